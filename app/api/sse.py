@@ -1,0 +1,196 @@
+"""The event stream of a run, block by block: ready or accepted, replay and live, heartbeat, gap, shutdown, done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+from sse_starlette import EventSourceResponse
+from sse_starlette.sse import AppStatus
+
+from app.api.problems import problem_json
+from app.api.shapes import run_json, wait_json
+from app.clock import SystemChance
+from app.domain.event import Event, control_frame
+from app.errors import InternalError, RunNotFound
+from app.events.contract import Watch
+from app.events.reader import Place, Quiet
+from app.runs.service import Service
+from app.store.queries.events import Snapshot, Standing, snapshot, standing
+from app.store.queries.runs import record
+
+RETRY_MS = (1000, 3000)
+RETRY_AT_SHUTDOWN_MS = (2000, 6000)
+"""Drawn at random: browsers come back after exactly that, and all of them at once would be a stampede."""
+
+SEND_TIMEOUT_S = 60.0
+"""A reader that takes nothing for so long is cut."""
+
+HEADERS = {"Cache-Control": "no-store, no-transform"}
+
+AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+
+log = structlog.get_logger("laneway.sse")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequest:
+    """What a client asked to see. `cursor` None: from the beginning. `streams` empty: all. `accepted`: the accept body,
+    which then opens the stream in place of `ready`."""
+
+    run_id: str
+    principal: str
+    cursor: int | None
+    from_tail: bool = False
+    streams: frozenset[str] = frozenset()
+    named: bool = True
+    accepted: dict[str, Any] | None = None
+    ident: str = ""
+
+
+@dataclass
+class RunStream:
+    """One client following one run. `open` first, then iterate `frames` once."""
+
+    service: Service
+    asked: StreamRequest
+    chance: SystemChance = field(default_factory=SystemChance)
+    place: Place = field(default_factory=lambda: Place(0))
+    _watch: Watch | None = None
+    _standing: Standing | None = None
+
+    async def open(self) -> bool:
+        """Take the tail, then look where the run stands. False: the client has seen the end (204).
+
+        Raises RunNotFound, RateLimited.
+        """
+        asked = self.asked
+        service = self.service
+        watch = service.reader.watch(asked.run_id)
+        try:
+            where = await service.around.store.read(partial(standing, run_id=asked.run_id))
+            if where is None or where.principal != asked.principal:
+                raise RunNotFound("No such run.")
+            cursor = where.seq_last if asked.from_tail else asked.cursor or 0
+            if where.status.terminal and cursor == where.seq_last + 1:
+                watch.close()
+                return False
+            service.streams.enter(asked.principal)
+        except BaseException:
+            watch.close()
+            raise
+        self.place.cursor = cursor
+        self._watch, self._standing = watch, where
+        return True
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """The blocks. Closing it, at any point, gives everything back."""
+        assert self._watch is not None, "open the stream first"
+        try:
+            async for block in self._blocks(self._watch):
+                yield block
+        except Exception:
+            log.exception("stream.failed", run_id=self.asked.run_id)
+            text = f"The stream broke; its log has the details under request {self.asked.ident}. Come back."
+            yield self._control("problem", problem_json(InternalError(text), self.asked.ident))
+        finally:
+            self._watch.close()
+            self.service.streams.leave(self.asked.principal)
+
+    async def _blocks(self, watch: Watch) -> AsyncIterator[bytes]:
+        assert self._standing is not None
+        where = self._standing
+        lost: Snapshot | None = None
+        if self.place.cursor > (where.seq_last if where.status.terminal else where.seq_high):
+            lost = await self._snapshot()
+            self.place.cursor = lost.cursor
+        yield self._opening(where)
+        if lost is not None:
+            gap = {"reason": "unknown-cursor", "oldestSeq": where.seq_first}
+            yield self._control("gap", gap, event_id=lost.cursor)
+            yield self._control("snapshot", lost.data, event_id=lost.cursor)
+        over = lost.ended if lost is not None else where.status.terminal and self.place.cursor == where.seq_last
+        if not over:
+            async for block in self._follow(watch):
+                if block is None:
+                    return
+                yield block
+        yield await self._done()
+
+    async def _follow(self, watch: Watch) -> AsyncIterator[bytes | None]:
+        """Events until the terminal one. None: the process goes, and the last block said so."""
+        service = self.service
+        clock = service.around.clock
+        heartbeat_s = service.around.settings.events.heartbeat_seconds
+        sent_s = clock.steady_s()
+        async for ready in service.reader.follow(self.asked.run_id, watch, self.place, heartbeat_s):
+            if ready is Quiet.CLOSING:
+                yield self._shutdown()
+                yield None
+                return
+            block = b"" if isinstance(ready, Quiet) else self._block(ready)
+            if not block:
+                if clock.steady_s() - sent_s < heartbeat_s * 0.99:
+                    continue
+                block = self._control("heartbeat", {}, event_id=self.place.cursor)
+            sent_s = clock.steady_s()
+            yield block
+
+    def _block(self, events: list[Event]) -> bytes:
+        streams, named = self.asked.streams, self.asked.named
+        return b"".join(event.frame(named=named) for event in events if not streams or event.stream in streams)
+
+    def _opening(self, where: Standing) -> bytes:
+        retry_ms = self._retry(RETRY_MS)
+        if self.asked.accepted is not None:
+            return self._control("accepted", self.asked.accepted, event_id=self.place.cursor, retry_ms=retry_ms)
+        data = {
+            "cursor": str(self.place.cursor),
+            "status": where.status.wire,
+            "heartbeatSeconds": self.service.around.settings.events.heartbeat_seconds,
+        }
+        return self._control("ready", data, event_id=self.place.cursor, retry_ms=retry_ms)
+
+    def _shutdown(self) -> bytes:
+        return self._control(
+            "shutdown", {"reason": "draining"}, event_id=self.place.cursor, retry_ms=self._retry(RETRY_AT_SHUTDOWN_MS)
+        )
+
+    async def _done(self) -> bytes:
+        find = partial(record, run_id=self.asked.run_id, principal=self.asked.principal)
+        ended = await self.service.around.store.read(find)
+        assert ended is not None, self.asked.run_id
+        return self._control("done", wait_json(ended), event_id=ended.last_seq + 1)
+
+    async def _snapshot(self) -> Snapshot:
+        def describe(conn: Connection, run_id: str) -> dict[str, Any]:
+            found = record(conn, run_id, self.asked.principal)
+            assert found is not None, run_id
+            return run_json(found)
+
+        return await self.service.around.store.read(partial(snapshot, run_id=self.asked.run_id, describe=describe))
+
+    def _retry(self, bounds: tuple[int, int]) -> int:
+        return int(self.chance.between(*bounds))
+
+    def _control(
+        self, name: str, data: dict[str, Any], *, event_id: int | None = None, retry_ms: int | None = None
+    ) -> bytes:
+        return control_frame(
+            name,
+            data,
+            self.service.around.clock.now_ms(),
+            run_id=self.asked.run_id,
+            event_id=event_id,
+            retry_ms=retry_ms,
+            named=self.asked.named,
+        )
+
+
+def stream_response(stream: RunStream, headers: dict[str, str]) -> EventSourceResponse:
+    """The streaming answer of an opened stream. Blocks are bytes already; we send our own heartbeat."""
+    return EventSourceResponse(stream.frames(), headers={**HEADERS, **headers}, ping=0, send_timeout=SEND_TIMEOUT_S)

@@ -1,0 +1,38 @@
+"""Text that every encoder takes: lone surrogates out, halves of one character that arrive apart put together."""
+
+from __future__ import annotations
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def well_formed(text: str) -> str:
+    """`text` with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+class DeltaJoiner:
+    """Makes each delta of a message well formed; holds back a first half of a pair until its second half comes."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, delta: str) -> str:
+        """What of it can be told now; may be empty."""
+        if not self._held and delta.isascii():
+            return delta
+        text = self._held + delta
+        self._held = ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            self._held, text = text[-1], text[:-1]
+        return well_formed(text)
+
+    def rest(self) -> str:
+        """What was held back for good: a replacement mark, or nothing."""
+        held, self._held = self._held, ""
+        return _REPLACEMENT if held else ""

@@ -1,0 +1,43 @@
+"""The web application: routers, problems, the guard, and the service's life around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from app import __version__
+from app.api import audit, catalog, health, runs, sessions
+from app.api.guard import Guard
+from app.api.problems import install_problems
+from app.runs.service import Service
+
+DESCRIPTION = """Post a message, get a run id at once, follow the run over Server-Sent Events, wait for it, read its
+transcript and its ledger rows. A run that got its 202 is durable: it survives a crash and ends exactly once."""
+
+
+def create_app(service: Service) -> FastAPI:
+    """An application for one service; opening and closing the service is its lifespan."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.open()
+        try:
+            yield
+        finally:
+            await service.close()
+
+    app = FastAPI(
+        title="Laneway",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    for module in (runs, sessions, audit, catalog, health):
+        app.include_router(module.router)
+    install_problems(app)
+    app.add_middleware(Guard, ids=service.around.ids, allowed_hosts=service.around.settings.server.allowed_hosts)
+    return app

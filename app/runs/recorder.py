@@ -1,0 +1,196 @@
+"""The recorder: the only writer of an executing attempt. Reports of the turn become durable steps and told events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+from sqlalchemy import Connection
+
+from app.clock import Clock, Ids
+from app.domain import event as ev
+from app.domain.growing import GrowingMessage
+from app.domain.message import Message, StopReason, TextPart, Usage
+from app.domain.run import Attempt
+from app.domain.step import DeltaTold, MessageKept, ModelOpened, Step, TurnEnd
+from app.events.contract import Tail
+from app.events.writer import EventWriter, Numbered
+from app.faults import Point, hit
+from app.store.contract import Store
+from app.store.transaction.attempt import Claim, Entry, keep_deltas, keep_messages, open_model
+from app.store.transaction.lane import Taker
+from app.store.transaction.settle import Settled, Settlement, let_go, settle
+from app.store.transaction.wake import Wake
+
+
+class Recorder:
+    """Writes for one attempt until it is settled, let go or fenced. One report at a time, in the turn's order."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        attempt: Attempt,
+        store: Store,
+        tail: Tail,
+        clock: Clock,
+        ids: Ids,
+        event_bytes_max: int,
+        fenced: Callable[[], None],
+    ) -> None:
+        self._attempt = attempt
+        self._clock = clock
+        self._ids = ids
+        self._event_bytes_max = event_bytes_max
+        self._begun_s = clock.steady_s()
+        self._has_input = attempt.has_input
+        self._tells_thinking = attempt.input.reasoning == "stream"
+        self._open: GrowingMessage | None = None
+        self._model = attempt.input.model
+        self.usage = Usage()
+        """Sum over the responses kept so far, for an attempt that is stopped."""
+        self._writer = EventWriter(attempt.run_id, attempt.seq_last, store, tail, clock, self._keep_deltas, fenced)
+
+    @property
+    def active_ms(self) -> int:
+        """Execution time of the run over all attempts, by now."""
+        return self._attempt.active_ms + int((self._clock.steady_s() - self._begun_s) * 1000)
+
+    async def report(self, step: Step) -> None:
+        """What the turn calls. Raises Fenced, ClaimLost, AbortRequested."""
+        match step:
+            case DeltaTold():
+                await self._tell(step)
+            case ModelOpened():
+                await self._open_model(step)
+            case MessageKept():
+                await self._keep_message(step)
+
+    async def settle(self, end: TurnEnd, taker: Taker, then: Callable[[Settled], None]) -> Settled:
+        """T10 with the next take. Where the turn ended without a whole message, what came of the open one is kept.
+
+        `then` runs right after the COMMIT. Raises Fenced.
+        """
+        final = self._final(end)
+
+        def step(conn: Connection, numbered: Numbered) -> Settled:
+            work = Settlement(
+                claim=self._claim(),
+                outcome=end.outcome,
+                kept=numbered.kept,
+                last=numbered.last,
+                final=final,
+                told_thinking=self._tells_thinking,
+                usage=end.usage,
+                show_reasoning=self._attempt.input.reasoning != "off",
+                event_bytes_max=self._event_bytes_max,
+            )
+            return settle(conn, work, self._attempt.lane_token, taker)
+
+        return await self._writer.last(step, then)
+
+    async def let_go(self, taker: Taker, then: Callable[[tuple[Wake, ...]], None]) -> None:
+        """T11: hand the run over to whoever comes next. Raises Fenced, AbortRequested."""
+
+        def step(conn: Connection, numbered: Numbered) -> tuple[Wake, ...]:
+            return let_go(conn, self._claim(), numbered.kept, numbered.last, self._attempt.lane_token, taker)
+
+        await self._writer.last(step, then)
+
+    def close(self) -> None:
+        """Nothing is told or written any more, whoever still holds this."""
+        self._writer.close()
+
+    def _claim(self) -> Claim:
+        attempt = self._attempt
+        return Claim(
+            attempt.run_id,
+            attempt.attempt,
+            attempt.session_id,
+            attempt.transcript_id,
+            attempt.take_no,
+            self.active_ms,
+        )
+
+    def _keep_deltas(self, conn: Connection, events: tuple[ev.Event, ...], *, last: int, high: int) -> int:
+        return keep_deltas(conn, self._claim(), events, last=last, high=high)
+
+    async def _tell(self, step: DeltaTold) -> None:
+        assert self._open is not None, "a delta without an open message"
+        self._open.add(step.kind, step.text)
+        if step.kind == "thinking" and not self._tells_thinking:
+            return
+        stream = "assistant" if step.kind == "text" else "thinking"
+        await self._writer.tell(stream, ev.message_delta(self._open.message_id, step.text, step.offset))
+
+    async def _open_model(self, step: ModelOpened) -> None:
+        items = self._drop_open()
+        items.append(ev.model_called(step.step, step.model, self._attempt.attempt, step.message_id))
+        first = None if self._has_input else self._input_entry()
+
+        def write(conn: Connection, numbered: Numbered) -> int:
+            return open_model(
+                conn, self._claim(), step.message_id, numbered.events, first, last=numbered.last, high=numbered.high
+            )
+
+        await self._writer.commit(items, write, lambda high: high)
+        self._has_input = True
+        self._model = step.model
+        self._open = GrowingMessage(step.message_id)
+        hit(Point.OPENED)
+
+    def _drop_open(self) -> list[ev.Told]:
+        """A message that is asked for again: what was told of it is taken back."""
+        dropped = self._open
+        if dropped is None or not dropped.told_something:
+            return []
+        streams = [
+            ("assistant", dropped.length["text"]),
+            ("thinking", dropped.length["thinking"] * self._tells_thinking),
+        ]
+        return [ev.message_reset(stream, dropped.message_id) for stream, length in streams if length]
+
+    async def _keep_message(self, step: MessageKept) -> None:
+        now_ms = self._clock.now_ms()
+        entries = [Entry(self._ids.new(), message, now_ms) for message in (step.message, *step.results)]
+        items = self._ended(step.message)
+        for call, result in zip(step.message.tool_calls, step.results, strict=True):
+            content = "".join(getattr(part, "content", "") for part in result.parts)
+            items += ev.tool_refused(
+                step.message.message_id, call.tool_call_id, call.name, orjson.loads(call.args), content
+            )
+        items.append(ev.step_ended(step.step, step.usage.to_json()))
+
+        def write(conn: Connection, numbered: Numbered) -> int:
+            return keep_messages(conn, self._claim(), entries, numbered.events, last=numbered.last, high=numbered.high)
+
+        await self._writer.commit(items, write, lambda high: high)
+        self.usage = self.usage.plus(step.usage)
+        self._open = None
+
+    def _ended(self, message: Message) -> list[ev.Told]:
+        reason = message.stop_reason or "stop"
+        items: list[ev.Told] = []
+        if self._tells_thinking and message.thinking:
+            items.append(
+                ev.message_ended("thinking", message.message_id, message.thinking, reason, self._event_bytes_max)
+            )
+        if message.text:
+            items.append(ev.message_ended("assistant", message.message_id, message.text, reason, self._event_bytes_max))
+        return items
+
+    def _final(self, end: TurnEnd) -> Entry | None:
+        outcome = end.outcome
+        if end.message is not None:
+            return Entry(self._ids.new(), end.message, self._clock.now_ms())
+        if self._open is None or not self._open.told_something:
+            return None
+        reason: StopReason = "error" if outcome.is_error and outcome.code != "timed-out" else "aborted"
+        partial_message = self._open.message(stop_reason=reason, model=self._model)
+        if not partial_message.text:
+            return None
+        return Entry(self._ids.new(), partial_message, self._clock.now_ms(), aborted=True)
+
+    def _input_entry(self) -> Entry:
+        asked = self._attempt.input
+        parts = tuple(TextPart(part["text"]) for part in asked.parts)
+        message = Message("user", asked.message_id, parts, source=asked.source)
+        return Entry(self._ids.new(), message, self._clock.now_ms())

@@ -1,0 +1,116 @@
+"""Recovery: at start, and each second, lanes that nobody drains are put back and lost wakes repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import structlog
+
+from app.faults import Point, hit
+from app.runs.executor import Surroundings
+from app.store.contract import StoreClosed
+from app.store.transaction import sweep
+from app.store.transaction.sweep import Swept
+from app.store.transaction.upkeep import bound_audit
+
+SWEEP_PERIOD_S = 1.0
+LEASE_MS = 8000
+WAKE_AGAIN_AFTER_MS = 5000
+WAKES_PER_PASS = 1000
+DEAD_WORKERS_KEPT_MS = 7 * 24 * 3600 * 1000
+UPKEEP_PASSES = 60
+"""One pass of upkeep in so many sweeps."""
+DAY_MS = 24 * 3600 * 1000
+
+log = structlog.get_logger("laneway.recovery")
+
+
+class Sweeper:
+    """Owns the repair of queue state. The same code at start and while running."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+
+    async def begin(self) -> None:
+        """At start: this incarnation is registered, what dead ones left is put back, all woken lanes are woken."""
+        around = self._around
+        row = around.worker.row(LEASE_MS)
+        await around.store.write(
+            partial(sweep.register_worker, worker=row, forget_before_ms=row["started_at"] - DEAD_WORKERS_KEPT_MS)
+        )
+        hit(Point.SWEEP_BETWEEN)
+        await self._put_back_dead()
+        await self._wake(before_ms=around.clock.now_ms() + DAY_MS, limit=1_000_000)
+        around.lanes.wake(await around.store.write(partial(sweep.sweep_waiting, taker=around.worker.taker())))
+
+    async def end(self) -> None:
+        """The process goes by itself."""
+        around = self._around
+        await around.store.write(partial(sweep.retire_worker, worker_id=around.worker.id, now_ms=around.clock.now_ms()))
+
+    async def sweep_until_cancelled(self) -> None:
+        """Owned by the service; ends by cancellation."""
+        passes = 0
+        while True:
+            await asyncio.sleep(SWEEP_PERIOD_S)
+            passes += 1
+            try:
+                await self.sweep_once()
+                if passes % UPKEEP_PASSES == 1:
+                    await self._keep_bounds()
+            except StoreClosed:
+                return
+            except Exception:
+                log.exception("sweep.failed")
+
+    async def sweep_once(self) -> None:
+        """One pass: abandoned lanes, lost wakes, free slots."""
+        around = self._around
+        if around.worker.draining:
+            return
+        await self._put_back_abandoned()
+        await self._wake(around.clock.now_ms() - WAKE_AGAIN_AFTER_MS, WAKES_PER_PASS)
+        wakes = await around.store.write(partial(sweep.sweep_waiting, taker=around.worker.taker()))
+        around.lanes.wake(wakes)
+
+    async def _put_back_dead(self) -> None:
+        resume = self._around.settings.recovery.resume
+        more = True
+        while more:
+            step = partial(sweep.sweep_dead, taker=self._around.worker.taker(), resume=resume)
+            more = (await self._around.store.write(step, self._announce)).more
+
+    async def _put_back_abandoned(self) -> None:
+        around = self._around
+        held = await around.store.read(partial(sweep.held_lanes, worker_id=around.worker.id))
+        # The read may be old by now; under its lock a lane is put back only if its token still stands.
+        lost = [lane for lane in held if not around.lanes.drains(lane.session_id)]
+        if lost:
+            log.warning("sweep.abandoned-lanes", count=len(lost))
+            step = partial(
+                sweep.sweep_abandoned,
+                lanes=lost,
+                taker=around.worker.taker(),
+                resume=around.settings.recovery.resume,
+            )
+            await around.store.write(step, self._announce)
+
+    async def _wake(self, before_ms: int, limit: int) -> None:
+        around = self._around
+        wakes = await around.store.read(partial(sweep.overdue_wakes, before_ms=before_ms, limit=limit))
+        around.lanes.wake(wake for wake in wakes if not around.lanes.drains(wake.session_id))
+
+    async def _keep_bounds(self) -> None:
+        around = self._around
+        limits = around.settings.limits
+        before_ms = around.clock.now_ms() - limits.audit_days * DAY_MS
+        step = partial(bound_audit, before_ms=before_ms, rows_max=limits.audit_rows)
+        more = True
+        while more:
+            more = await around.store.write(step) > 0
+
+    def _announce(self, swept: Swept) -> None:
+        for event in swept.told:
+            self._around.tail.tell((event,))
+        self._around.lanes.wake(swept.wakes)

@@ -1,0 +1,255 @@
+"""The one frozen Settings tree: every limit and switch, each with a unit in its name, a bound and a default that works.
+
+How the values get here is `load`'s business; the docstrings and descriptions become the printed reference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+
+ProviderKind = Literal["openai", "anthropic", "scripted", "demo"]
+KINDS: tuple[ProviderKind, ...] = ("openai", "anthropic", "scripted", "demo")
+
+MAIN_AGENT = "main"
+
+
+def _number(value: object) -> object:
+    """True is an int to Python, but not to a person who writes a settings file."""
+    if isinstance(value, bool):
+        raise ValueError("is not a number")
+    return value
+
+
+def _texts(value: object) -> object:
+    """A list in the environment is written with commas."""
+    return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+
+
+def _loopback(host: str) -> str:
+    """Without authentication, whoever reaches the port may do everything."""
+    try:
+        fine = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        fine = False
+    if not fine:
+        raise ValueError(
+            "is not a loopback address, and this build has no authentication; allowed are 127.0.0.1, ::1, localhost"
+        )
+    return host
+
+
+def _web_address(url: str) -> str:
+    if url and not re.fullmatch(r"https?://[^\s/]+\S*", url):
+        raise ValueError("is not a web address; allowed are http://... and https://...")
+    return url.rstrip("/")
+
+
+_Int = Annotated[int, BeforeValidator(_number)]
+_Float = Annotated[float, BeforeValidator(_number)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Server(_Section):
+    """The listening socket and the end of the process."""
+
+    host: Annotated[str, AfterValidator(_loopback)] = Field(
+        "127.0.0.1", description="Address to listen on. Only loopback addresses: this build has no authentication."
+    )
+    port: _Int = Field(8420, ge=0, le=65535, description="TCP port to listen on. 0: a free one, printed at start.")
+    drain_seconds: _Float = Field(
+        30.0, ge=0, le=3600, description="How long a stop waits for the runs that are executing."
+    )
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_texts)] = Field(
+        (),
+        description="Further Host names to answer for; loopback names always are. As a variable: with commas between.",
+    )
+
+
+class Store(_Section):
+    """Where everything durable lives."""
+
+    url: Literal["sqlite"] = Field("sqlite", description="The database. `sqlite`: a file in the state directory.")
+    synchronous: Literal["full", "normal"] = Field(
+        "full",
+        description="SQLite's synchronous level. `normal` may lose the last commits at a power cut, not at a crash.",
+    )
+    pool_size: _Int = Field(5, ge=1, le=64, description="Connections that read. There is one that writes.")
+
+
+class Events(_Section):
+    """Event streams."""
+
+    heartbeat_seconds: _Float = Field(
+        15.0, ge=0.05, le=300, description="Silence after which a stream sends a heartbeat."
+    )
+
+
+class Queue(_Section):
+    """What a message does that comes while its session has work."""
+
+    mode: Literal["followup", "reject"] = Field(
+        "followup",
+        description="`followup`: it waits for its turn. `reject`: it is refused with 409. A request may say otherwise.",
+    )
+    cap: _Int = Field(20, ge=1, le=10_000, description="Runs that may wait in one session; more are refused with 503.")
+
+
+class AgentDefaults(_Section):
+    """What an agent has that does not say otherwise, and what all agents share."""
+
+    model: str = Field(
+        "",
+        max_length=256,
+        description="`provider:model`, or `demo`. Empty: picked by the provider key in the environment, else `demo`.",
+    )
+    timeout_seconds: _Float = Field(
+        172_800.0, ge=0, le=31_536_000, description="Longest time a run may take, over all its attempts. 0: no limit."
+    )
+    max_concurrent: _Int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="Runs that execute at once, over all sessions. 0: four a processor core, at least 8.",
+    )
+    system_prompt: str = Field("", max_length=100_000, description="Instructions that stand before every conversation.")
+
+
+class AgentEntry(_Section):
+    """One named agent. The agent `main` always exists."""
+
+    description: str = Field("", max_length=1_000, description="For people; shown by `GET /api/v1/agents`.")
+    model: str | None = Field(None, max_length=256, description="As `agents.defaults.model`.")
+    timeout_seconds: _Float | None = Field(
+        None, ge=0, le=31_536_000, description="As `agents.defaults.timeout_seconds`."
+    )
+    system_prompt: str | None = Field(None, max_length=100_000, description="As `agents.defaults.system_prompt`.")
+
+
+class Agents(_Section):
+    """`defaults`, and beside it one table for each agent, under its id."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, AgentEntry] = Field(init=False)
+
+    defaults: AgentDefaults = AgentDefaults()
+
+
+class Provider(_Section):
+    """One configured source of models, named by its id in `provider:model`."""
+
+    kind: ProviderKind = Field("demo", description="What it speaks. Default: the id itself, when that is a kind.")
+    base_url: Annotated[str, AfterValidator(_web_address)] = Field(
+        "",
+        description="Its address, such as `http://127.0.0.1:11434/v1`. Empty: the vendor's own.",
+    )
+    api_key: SecretStr = Field(SecretStr(""), description="The secret, best as `env:NAME` or `file:/path`.")
+    timeout_seconds: _Float | None = Field(
+        None,
+        ge=0.05,
+        le=86_400,
+        description="Bound of a model call's silence, from connecting on. Default: by the class of the address.",
+    )
+    script: str = Field(
+        "", description="For kind `scripted`: the file with its replies. Relative to the file that names it."
+    )
+
+
+class Recovery(_Section):
+    """What happens to runs that were executing when the process died."""
+
+    resume: bool = Field(True, description="Go on from the last settled step. `false`: they end as `interrupted`.")
+
+
+class Tools(_Section):
+    """Tool execution."""
+
+    abort_drain_ms: _Int = Field(
+        5_000, ge=0, le=600_000, description="How long an aborted run waits for its tools to stop."
+    )
+
+
+class Limits(_Section):
+    """Bounds that keep one client, run or day from filling memory or disk."""
+
+    request_body_bytes: _Int = Field(20 * 1024 * 1024, ge=1024, le=1024**3, description="Largest request body.")
+    event_bytes: _Int = Field(
+        65_536,
+        ge=1024,
+        le=16 * 1024 * 1024,
+        description="Largest data of one event; longer content is cut there and marked.",
+    )
+    streams_per_principal: _Int = Field(
+        200, ge=1, le=100_000, description="Event streams that one caller may hold open."
+    )
+    audit_rows: _Int = Field(100_000, ge=100, le=100_000_000, description="Rows that the audit ledger keeps.")
+    audit_days: _Int = Field(30, ge=1, le=3_650, description="Days that the audit ledger keeps.")
+    accept_wait_ms: _Int = Field(
+        5_000, ge=1, le=60_000, description="How long accepting a run waits for the store before it answers 503."
+    )
+    store_queue_steps: _Int = Field(4_096, ge=16, le=1_000_000, description="Writes that may wait for the store.")
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent with its defaults filled in. `timeout_seconds` 0 means no limit."""
+
+    id: str
+    description: str
+    model: str
+    timeout_seconds: float
+    system_prompt: str
+
+
+class Settings(_Section):
+    """Everything that can be set."""
+
+    state_dir: Path = Field(
+        description="Folder of everything the service keeps. By `--state-dir` or `LANEWAY_STATE_DIR` only."
+    )
+    server: Server = Server()
+    store: Store = Store()
+    events: Events = Events()
+    queue: Queue = Queue()
+    agents: Agents = Agents()
+    providers: dict[str, Provider] = Field(default_factory=dict)
+    recovery: Recovery = Recovery()
+    tools: Tools = Tools()
+    limits: Limits = Limits()
+
+    def agent(self, agent_id: str) -> Agent | None:
+        """The agent of that id, or None when it is not configured."""
+        entry = self.agents.__pydantic_extra__.get(agent_id)
+        if entry is None and agent_id != MAIN_AGENT:
+            return None
+        entry, shared = entry or AgentEntry(), self.agents.defaults
+        return Agent(
+            id=agent_id,
+            description=entry.description,
+            model=entry.model or shared.model,
+            timeout_seconds=shared.timeout_seconds if entry.timeout_seconds is None else entry.timeout_seconds,
+            system_prompt=shared.system_prompt if entry.system_prompt is None else entry.system_prompt,
+        )
+
+    def agent_ids(self) -> tuple[str, ...]:
+        """`main` first, then the others by name."""
+        return (MAIN_AGENT, *sorted(self.agents.__pydantic_extra__.keys() - {MAIN_AGENT}))
+
+    def provider(self, provider_id: str) -> Provider | None:
+        """The provider of that id: as configured, or a kind with nothing configured under its own name."""
+        if provider_id in KINDS:
+            return self.providers.get(provider_id, Provider(kind=provider_id))
+        return self.providers.get(provider_id)
+
+    def max_concurrent_runs(self) -> int:
+        """`agents.defaults.max_concurrent` with 0 worked out."""
+        return self.agents.defaults.max_concurrent or max(8, 4 * (os.cpu_count() or 1))

@@ -1,0 +1,157 @@
+"""Reads of the event log: a page after a cursor, where a run stands, and the runs that moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, bindparam, select
+
+from app.domain.event import Event
+from app.domain.run import RunStatus
+from app.store import tables as t
+
+PAGE_EVENTS = 500
+PAGE_BYTES = 1 << 20
+"""A page ends after this much payload even when more rows would fit, so that a slow reader holds little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands for its readers: status, the numbers kept and given out, and its session."""
+
+    run_id: str
+    principal: str
+    session_key: str
+    session_id: str
+    status: RunStatus
+    seq_first: int
+    seq_last: int
+    seq_high: int
+
+
+_standing = (
+    select(
+        t.run.c.id,
+        t.run.c.principal,
+        t.session.c.key,
+        t.run.c.transcript_id,
+        t.run.c.status,
+        t.run.c.seq_first,
+        t.run.c.seq_last,
+        t.run.c.seq_high,
+    )
+    .join(t.session, t.session.c.id == t.run.c.session_id)
+    .where(t.run.c.id == bindparam("b_id"))
+)
+_page = (
+    select(
+        t.run_event.c.seq,
+        t.run_event.c.first_seq,
+        t.run_event.c.not_kept_from,
+        t.run_event.c.stream,
+        t.run_event.c.terminal,
+        t.run_event.c.ts,
+        t.run_event.c.payload,
+    )
+    .where(t.run_event.c.run_id == bindparam("b_run"), t.run_event.c.seq > bindparam("b_after"))
+    .order_by(t.run_event.c.seq)
+    .limit(PAGE_EVENTS)
+)
+_moved = select(t.run.c.id, t.run.c.seq_last, t.run.c.status).where(t.run.c.id.in_(bindparam("b_ids", expanding=True)))
+
+
+def standing(conn: Connection, run_id: str) -> Standing | None:
+    """None when there is no such run."""
+    row = conn.execute(_standing, {"b_id": run_id}).one_or_none()
+    if row is None:
+        return None
+    return Standing(
+        row.id,
+        row.principal,
+        row.key,
+        row.transcript_id,
+        RunStatus(row.status),
+        row.seq_first,
+        row.seq_last,
+        row.seq_high,
+    )
+
+
+def page_after(conn: Connection, run_id: str, cursor: int) -> list[Event]:
+    """Events with a number above `cursor`, in order: at most PAGE_EVENTS, at most about PAGE_BYTES."""
+    events: list[Event] = []
+    size = 0
+    for row in conn.execute(_page, {"b_run": run_id, "b_after": cursor}):
+        payload = row.payload.encode()
+        events.append(
+            Event(
+                run_id,
+                row.seq,
+                row.stream,
+                row.ts,
+                payload,
+                first_seq=row.first_seq,
+                not_kept_from=row.not_kept_from,
+                terminal=bool(row.terminal),
+            )
+        )
+        size += len(payload)
+        if size > PAGE_BYTES:
+            break
+    return events
+
+
+def moved(conn: Connection, run_ids: Sequence[str]) -> list[tuple[str, int, bool]]:
+    """(run id, last number kept, ended) of each run; one query for all that a process watches."""
+    rows = conn.execute(_moved, {"b_ids": list(run_ids)})
+    return [(row.id, row.seq_last, RunStatus(row.status).terminal) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run's state and the cursor that goes with it, from one instant of the database."""
+
+    cursor: int
+    ended: bool
+    data: dict[str, Any]
+
+
+def snapshot(conn: Connection, run_id: str, describe: Any) -> Snapshot:
+    """All that was told of a run so far, joined by message. `describe(conn, run_id)` gives its record's JSON."""
+    where = standing(conn, run_id)
+    assert where is not None, run_id
+    messages: dict[str, dict[str, Any]] = {}
+    asked: dict[str, Any] | None = None
+    cursor = 0
+    while page := page_after(conn, run_id, cursor):
+        for event in page:
+            cursor = event.seq
+            asked = _note(event, messages) or asked
+    data = {
+        "sessionId": where.session_id,
+        "runs": [{**describe(conn, run_id), "input": asked, "messages": list(messages.values()), "openToolCalls": []}],
+    }
+    return Snapshot(cursor, where.status.terminal, data)
+
+
+def _note(event: Event, messages: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """Apply one event to the messages so far; returns the input when it is the event that tells it."""
+    data = orjson.loads(event.payload)
+    if event.stream == "lifecycle":
+        return data.get("input") if data.get("phase") == "queued" else None
+    if event.stream not in ("assistant", "thinking"):
+        return None
+    message_id = data["messageId"]
+    message = messages.setdefault(
+        f"{event.stream}:{message_id}", {"messageId": message_id, "stream": event.stream, "text": "", "ended": False}
+    )
+    if data.get("phase") == "reset":
+        del messages[f"{event.stream}:{message_id}"]
+    elif data.get("phase") == "end":
+        message["ended"] = True
+    elif "delta" in data:
+        message["text"] += data["delta"]
+    return None

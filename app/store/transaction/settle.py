@@ -1,0 +1,246 @@
+"""T10 and T11: an attempt gives its run its terminal outcome, once, or hands it over. Then the lane's next run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, bindparam, select, update
+
+from app.clock import rfc3339
+from app.domain import event as ev
+from app.domain.audit import run_ended
+from app.domain.capacity import PROBATION
+from app.domain.event import Event
+from app.domain.message import Usage
+from app.domain.outcome import Outcome, aborted
+from app.domain.reply import reply_payloads
+from app.faults import Point, hit
+from app.store import tables as t
+from app.store.contract import AbortRequested, ClaimLost, Fenced
+from app.store.transaction.attempt import Claim, Entry, append_entries
+from app.store.transaction.lane import Left, Taken, Taker, hand_on, identity, take
+from app.store.transaction.ledger import put_audit, put_events
+from app.store.transaction.wake import Wake
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What an attempt computed.
+
+    `kept` are events told and not yet written; `last` is the last number told. `final` is the message the attempt
+    ended with, whole or cut off (`final.aborted`), None when nothing came; `first` the run's input when it is not in
+    the transcript although a message follows it.
+    """
+
+    claim: Claim
+    outcome: Outcome
+    kept: tuple[Event, ...]
+    last: int
+    final: Entry | None
+    told_thinking: bool
+    usage: Usage
+    show_reasoning: bool
+    event_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The run has ended. `told` is to be made known, then `wakes` done, then `next` executed or left."""
+
+    outcome: Outcome
+    told: tuple[Event, ...]
+    wakes: tuple[Wake, ...]
+    next: Taken | Left
+
+
+_lock_session = select(t.session).where(t.session.c.id == bindparam("b_id")).with_for_update()
+_lock_run = (
+    select(t.run)
+    .where(t.run.c.id == bindparam("b_id"), t.run.c.attempt == bindparam("b_attempt"), t.run.c.status == "running")
+    .with_for_update()
+)
+_end_run = (
+    update(t.run)
+    .where(t.run.c.id == bindparam("b_id"))
+    .values(
+        status=bindparam("b_status"),
+        outcome=bindparam("b_outcome"),
+        stop_reason=bindparam("b_stop_reason"),
+        ended_at=bindparam("b_ended_at"),
+        seq_last=bindparam("b_seq"),
+        seq_high=bindparam("b_seq"),
+        active_ms=bindparam("b_active_ms"),
+        stalled=bindparam("b_stalled"),
+        open_message=None,
+    )
+)
+_end_text = (
+    update(t.run_text)
+    .where(t.run_text.c.run_id == bindparam("b_id"))
+    .values(reply=bindparam("b_reply"), error=bindparam("b_error"))
+)
+_release = (
+    update(t.session)
+    .where(t.session.c.id == bindparam("b_id"))
+    .values(
+        updated_at=bindparam("b_now"),
+        writer_run=bindparam("b_writer_run"),
+        writer_attempt=bindparam("b_writer_attempt"),
+    )
+)
+
+
+def settle(conn: Connection, work: Settlement, token: int, taker: Taker) -> Settled:
+    """T10, with the next T3 unless the service drains. Raises Fenced: then nothing was settled.
+
+    The outcome is that of a committed abort, else what was computed. Everything that tells of the end is in here:
+    left-over deltas, the last message, terminal event, ledger row, status, the released claim, the next session's turn.
+    """
+    claim = work.claim
+    session = conn.execute(_lock_session, {"b_id": claim.session_id}).mappings().one()
+    run = conn.execute(_lock_run, {"b_id": claim.run_id, "b_attempt": claim.attempt}).mappings().one_or_none()
+    if run is None:
+        raise Fenced
+    stopped = run["abort_at"] is not None
+    outcome = aborted(run["abort_code"]) if stopped else work.outcome
+    final = _final(conn, work, stopped=stopped)
+    ended_at = max(taker.now_ms, run["started_at"])
+    told = _closing_events(work, final, outcome, run, ended_at, taker.now_ms)
+    put_events(conn, (*work.kept, *told), claim.session_id, take_no=claim.take_no, q=None)
+    progressed = final is not None and not final.aborted
+    conn.execute(
+        _end_run,
+        {
+            "b_id": run["id"],
+            "b_status": outcome.status.value,
+            "b_outcome": outcome.code,
+            "b_stop_reason": outcome.stop_reason,
+            "b_ended_at": ended_at,
+            "b_seq": told[-1].seq,
+            "b_active_ms": claim.active_ms,
+            "b_stalled": 0 if progressed else run["stalled"],
+        },
+    )
+    _keep_reply(conn, work, final, outcome)
+    put_audit(
+        conn, run_ended(identity(session, run), taker.ids.new(), taker.now_ms, outcome, ended_at - run["started_at"])
+    )
+    wakes = _release_session(conn, session, run, taker)
+    following = take(conn, session["id"], token, taker)
+    hit(Point.SETTLE_BEFORE_COMMIT)
+    return Settled(outcome, tuple(told), wakes, following)
+
+
+def _final(conn: Connection, work: Settlement, *, stopped: bool) -> Entry | None:
+    """Append the last message if the transcript is still this attempt's; a reset session keeps it out."""
+    final = work.final
+    if final is None:
+        return None
+    if stopped and not final.aborted:
+        final = Entry(final.entry_id, final.message, final.created_at, aborted=True)
+    try:
+        append_entries(conn, work.claim, [final])
+    except ClaimLost:
+        return None
+    return final
+
+
+def _closing_events(  # noqa: PLR0913
+    work: Settlement, final: Entry | None, outcome: Outcome, run: Any, ended_at: int, now_ms: int
+) -> list[Event]:
+    items: list[ev.Told] = []
+    if final is not None:
+        message = final.message
+        reason = message.stop_reason or "stop"
+        if final.aborted and reason not in ("aborted", "error"):
+            reason = "aborted"
+        if work.told_thinking and message.thinking:
+            items.append(
+                ev.message_ended("thinking", message.message_id, message.thinking, reason, work.event_bytes_max)
+            )
+        items.append(ev.message_ended("assistant", message.message_id, message.text, reason, work.event_bytes_max))
+    times: dict[str, str | None] = {"startedAt": rfc3339(run["started_at"]), "endedAt": rfc3339(ended_at)}
+    items.append(ev.ended(outcome, times, work.usage.to_json(), run["abort_reason"]))
+    return [
+        Event(run["id"], work.last + place, stream, now_ms, payload, terminal=terminal)
+        for place, (stream, payload, terminal) in enumerate(items, start=1)
+    ]
+
+
+def _keep_reply(conn: Connection, work: Settlement, final: Entry | None, outcome: Outcome) -> None:
+    message = None if final is None else final.message
+    reply = {
+        "payloads": reply_payloads(message, outcome, show_reasoning=work.show_reasoning),
+        "usage": work.usage.to_json(),
+    }
+    error = outcome.error_json()
+    conn.execute(
+        _end_text,
+        {
+            "b_id": work.claim.run_id,
+            "b_reply": orjson.dumps(reply).decode(),
+            "b_error": None if error is None else orjson.dumps(error).decode(),
+        },
+    )
+
+
+def _release_session(conn: Connection, session: Any, run: Any, taker: Taker) -> tuple[Wake, ...]:
+    """The claim, if it is mine, and the slot: whoever waited longest for it gets its turn."""
+    mine = session["writer_run"] == run["id"] and session["writer_attempt"] == run["attempt"]
+    conn.execute(
+        _release,
+        {
+            "b_id": session["id"],
+            "b_now": taker.now_ms,
+            "b_writer_run": None if mine else session["writer_run"],
+            "b_writer_attempt": None if mine else session["writer_attempt"],
+        },
+    )
+    wakes = hand_on(conn, run["lane_name"], taker)
+    if run["stalled"]:
+        wakes += hand_on(conn, PROBATION, taker)
+    return wakes
+
+
+_leave = (
+    update(t.session)
+    .where(
+        t.session.c.id == bindparam("b_id"),
+        t.session.c.lane == "held",
+        t.session.c.lane_gen == bindparam("b_token"),
+    )
+    .values(lane="woken", lane_owner=None, woken_at=bindparam("b_now"))
+)
+_recover = (
+    update(t.run)
+    .where(t.run.c.id == bindparam("b_id"))
+    .values(
+        status="recovering",
+        stalled=t.run.c.stalled - 1,
+        seq_last=bindparam("b_seq"),
+        seq_high=bindparam("b_seq"),
+        active_ms=bindparam("b_active_ms"),
+    )
+)
+
+
+def let_go(  # noqa: PLR0913
+    conn: Connection, claim: Claim, kept: tuple[Event, ...], last: int, token: int, taker: Taker
+) -> tuple[Wake, ...]:
+    """T11: all that was told is written, so no number is skipped; the run waits as `recovering`. Not charged.
+
+    Returns the sessions that get the slot. Raises Fenced, and AbortRequested: such a run can only be settled.
+    """
+    session = conn.execute(_lock_session, {"b_id": claim.session_id}).mappings().one()
+    run = conn.execute(_lock_run, {"b_id": claim.run_id, "b_attempt": claim.attempt}).mappings().one_or_none()
+    if run is None:
+        raise Fenced
+    if run["abort_at"] is not None:
+        raise AbortRequested
+    put_events(conn, kept, claim.session_id, take_no=claim.take_no, q=None)
+    conn.execute(_recover, {"b_id": run["id"], "b_seq": last, "b_active_ms": claim.active_ms})
+    wakes = _release_session(conn, session, run, taker)
+    conn.execute(_leave, {"b_id": session["id"], "b_token": token, "b_now": taker.now_ms})
+    return wakes

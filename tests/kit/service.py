@@ -1,0 +1,231 @@
+"""`Service`: the real service as a process of its own, with its state directory, model, faults, calls and database.
+
+It can be killed, stopped, paused and started again on the same state (and port), as often as a test likes.
+Methods named `wait_*` and `start` block; `up` and `until_*` are awaited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.kit.client import Client
+from tests.kit.environment import clean_environ, variable, written
+from tests.kit.model_server import ModelServer
+from tests.kit.process import Process, StartFailed
+
+DATABASE = "laneway.db"
+READY_WITHIN_S = 30.0
+
+
+class Service(Client):
+    """`settings` are dotted keys (`{"queue.mode": "reject"}`); `faults` arm the first start only (`"CP-2=kill@1"`)."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        state_dir: Path,
+        model: ModelServer,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+        faults: str = "",
+        arguments: Sequence[str] = (),
+        ready_within_s: float = READY_WITHIN_S,
+    ) -> None:
+        super().__init__()
+        self.state_dir = state_dir
+        self.model = model
+        self.settings: dict[str, Any] = {
+            "providers.test.kind": "openai",
+            "providers.test.base_url": model.base_url,
+            "providers.test.api_key": "test-key",
+            "agents.defaults.model": "test:scripted",
+            **(settings or {}),
+        }
+        self.environ = dict(environ or {})
+        self.arguments = list(arguments)
+        self.process: Process | None = None
+        self.lives = 0
+        self._faults = faults
+        self._ready_within_s = ready_within_s
+        self._log_path = state_dir.with_name(state_dir.name + ".log")
+        self._port = 0
+
+    # life
+
+    def start(self, faults: str | None = None) -> Self:
+        """Start and block until it is ready. Raises StartFailed with its output."""
+        self._spawn(faults).wait_ready(self._ready_within_s)
+        self._note_address()
+        return self
+
+    async def up(self, faults: str | None = None) -> Self:
+        """Start and await that it is ready, with the loop free for followers meanwhile."""
+        await self._spawn(faults).until_ready(self._ready_within_s)
+        self._note_address()
+        return self
+
+    def launch(self, faults: str | None = None) -> None:
+        """Start without waiting for anything, for services that die while they start."""
+        self._spawn(faults)
+
+    async def restart(self, *, hard: bool = True, faults: str | None = None, timeout_s: float = 60.0) -> Self:
+        """SIGKILL (or SIGTERM and its drain), then start again on the same state."""
+        if hard:
+            self.kill()
+        else:
+            self.terminate()
+            await self.until_exit(timeout_s)
+        return await self.up(faults)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is dead."""
+        self._living().end()
+
+    def terminate(self) -> None:
+        """SIGTERM; returns at once."""
+        self._living().terminate()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self._living().pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._living().resume()
+
+    def wait_exit(self, timeout_s: float = 30.0) -> int:
+        """Block until it has ended; its exit code (-9 after SIGKILL)."""
+        return self._living().wait_exit(timeout_s)
+
+    async def until_exit(self, timeout_s: float = 30.0) -> int:
+        """As `wait_exit`, awaited."""
+        return await self._living().until_exit(timeout_s)
+
+    def end(self) -> None:
+        """Kill it if it lives."""
+        if self.process is not None:
+            self.process.end()
+
+    def __enter__(self) -> Self:
+        return self if self.alive else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    async def __aenter__(self) -> Self:
+        return self if self.alive else await self.up()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close_clients()
+        self.end()
+
+    # what is known of it
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def pid(self) -> int:
+        return self._living().pid
+
+    @property
+    def log(self) -> str:
+        """All it has printed, over all its lives."""
+        return self._log_path.read_text("utf-8", "replace") if self._log_path.exists() else ""
+
+    @property
+    def database(self) -> Path:
+        return self.state_dir / DATABASE
+
+    def query(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """Rows of one read-only query; also while the service runs or is dead."""
+        with self.reading() as rows:
+            return rows(sql, *values)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+        """A query function on one snapshot of the database, in a connection of its own."""
+        connection = sqlite3.connect(f"{self.database.as_uri()}?mode=ro", uri=True, timeout=10, isolation_level=None)
+        try:
+            connection.row_factory = sqlite3.Row
+            connection.execute("BEGIN")
+            yield lambda sql, *values: [dict(row) for row in connection.execute(sql, values)]
+        finally:
+            connection.close()
+
+    def _spawn(self, faults: str | None) -> Process:
+        assert not self.alive, "the service is running already"
+        armed = self._faults if faults is None else faults
+        self._faults = ""
+        self.state_dir.parent.mkdir(parents=True, exist_ok=True)
+        environ = {
+            **clean_environ(os.environ),
+            **{variable(key): written(value) for key, value in self.settings.items()},
+            **self.environ,
+            "LANEWAY_STATE_DIR": str(self.state_dir),
+        }
+        if armed:
+            environ["LANEWAY_FAULTS"] = armed
+        arguments = ["-m", "app.cli", "serve", "--port", str(self._port), *self.arguments]
+        self.process = Process(arguments, environ, self.state_dir.parent, self._log_path)
+        self.lives += 1
+        return self.process
+
+    def _note_address(self) -> None:
+        self.address = self._living().address
+        self._port = int(self.address.rpartition(":")[2])
+
+    def _living(self) -> Process:
+        assert self.process is not None, "the service was never started"
+        return self.process
+
+
+class ServiceFactory:
+    """Makes services below one folder, all on one model unless another is given, and ends them all."""
+
+    def __init__(self, folder: Path, model: ModelServer) -> None:
+        self._folder = folder
+        self._model = model
+        self.made: list[Service] = []
+
+    def __call__(  # noqa: PLR0913
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        faults: str = "",
+        environ: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        model: ModelServer | None = None,
+        state_dir: Path | None = None,
+    ) -> Service:
+        """A service that is not started yet: `async with` it, `await it.up()`, or `it.start()`."""
+        made = Service(
+            state_dir or self._folder / f"state-{len(self.made) + 1}",
+            model or self._model,
+            settings=settings,
+            environ=environ,
+            faults=faults,
+            arguments=arguments,
+        )
+        self.made.append(made)
+        return made
+
+    async def close(self) -> None:
+        """End all of them."""
+        for one in self.made:
+            await one.close_clients()
+            one.end()
+
+
+__all__ = ["Service", "ServiceFactory", "StartFailed"]

@@ -1,0 +1,103 @@
+"""The command line around the commands: help, exit codes, what is loaded, and the pages made from the code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from app.cli.reference import page
+from app.settings import describe
+from tests.kit.environment import clean_environ
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def laneway(*args: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", *args],
+        cwd=cwd,
+        env=clean_environ({"PATH": "/usr/bin:/bin", "HOME": str(cwd)}) | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_lists_the_commands(tmp_path: Path) -> None:
+    result = laneway("--help", cwd=tmp_path)
+    assert result.returncode == 0
+    for command in ("serve", "agent", "config", "migrate"):
+        assert f"\n  {command} " in result.stdout
+
+
+def test_version(tmp_path: Path) -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert laneway("--version", cwd=tmp_path).stdout == f"laneway {declared}\n"
+
+
+@pytest.mark.parametrize("args", [["nonsense"], ["--nonsense"], [], ["agent"]])
+def test_wrong_usage_is_exit_code_2(tmp_path: Path, args: list[str]) -> None:
+    assert laneway(*args, cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from app.cli.main import app; app(['--help'], standalone_mode=False)",
+        "from app.cli.main import app; app(['config', 'show'], standalone_mode=False)",
+        "import app.cli.main, app.cli.agent",
+    ],
+)
+def test_light_commands_load_nothing_heavy(tmp_path: Path, code: str) -> None:
+    check = (
+        f"import sys; {code}\n"
+        "heavy = {'fastapi', 'starlette', 'uvicorn', 'sqlalchemy', 'sqlmodel', 'alembic', 'pydantic_ai', 'openai'}\n"
+        "print('heavy:', sorted(heavy & set(sys.modules)))"
+    )
+    environ = clean_environ({"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
+    result = subprocess.run(
+        [sys.executable, "-c", check], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.endswith("heavy: []\n")
+
+
+def test_config_show_says_where_each_value_came_from(tmp_path: Path) -> None:
+    (tmp_path / "laneway.toml").write_text(
+        '[server]\nport = 9000\n[providers.local]\nkind = "openai"\napi_key = "hush"\n'
+    )
+    result = laneway("config", "show", cwd=tmp_path, LANEWAY_QUEUE__CAP="3")
+    assert result.returncode == 0
+    lines = dict(line.split(" = ", 1) for line in result.stdout.splitlines())
+    assert lines["server.port"].split() == ["9000", "#", "file", "laneway.toml"]
+    assert lines["queue.cap"].split() == ["3", "#", "environment", "LANEWAY_QUEUE__CAP"]
+    assert lines["providers.local.api_key"].startswith('"***"')
+    assert "hush" not in result.stdout + result.stderr
+    assert "providers.local.api_key: a secret is written out" in result.stderr
+
+
+def test_config_show_as_json(tmp_path: Path) -> None:
+    result = laneway("config", "show", "--json", "--state-dir", "state", cwd=tmp_path)
+    shown = json.loads(result.stdout)
+    assert shown["server.port"] == {"value": 8420, "source": "default"}
+    assert shown["state_dir"] == {"value": str(tmp_path / "state"), "source": "command line"}
+
+
+def test_a_wrong_setting_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    result = laneway("config", "show", cwd=tmp_path, LANEWAY_SERVER__PORT="x")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        "laneway: environment LANEWAY_SERVER__PORT: server.port: 'x' is not allowed; "
+        "allowed is a whole number from 0 to 65535\n"
+    )
+
+
+def test_the_printed_reference_is_the_committed_page(tmp_path: Path) -> None:
+    committed = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert committed == page(describe()), "run: laneway config reference > docs/configuration.md"
+    assert laneway("config", "reference", cwd=tmp_path).stdout == committed

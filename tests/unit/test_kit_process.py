@@ -1,0 +1,113 @@
+"""The process under test, with a stand-in program: ready line, output, signals, exit codes, and none left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.kit.environment import ROOT, clean_environ, variable, written
+from tests.kit.process import Process, StartFailed
+
+STAND_IN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("starting in", os.getcwd(), flush=True)
+print("Laneway ready on http://127.0.0.1:4711", flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    time.sleep(0.01)
+"""
+
+
+@contextlib.contextmanager
+def started(program: str, folder: Path) -> Iterator[Process]:
+    process = Process(["-c", program], clean_environ(os.environ), folder, folder / "out.log")
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def test_ready_line_output_and_sigterm(tmp_path: Path) -> None:
+    with started(STAND_IN, tmp_path) as process:
+        process.wait_ready(10)
+        assert process.address == "http://127.0.0.1:4711"
+        assert f"starting in {tmp_path}" in process.output
+        assert process.alive and process.exit_code is None
+        process.terminate()
+        assert process.wait_exit(5) == 7
+
+
+async def test_sigkill_and_a_second_life_in_the_same_log(tmp_path: Path) -> None:
+    with started(STAND_IN, tmp_path) as process:
+        await process.until_ready(10)
+        process.end()
+        assert await process.until_exit(1) == -9
+    with started("print('second')", tmp_path) as process:
+        assert process.wait_exit(5) == 0
+        assert process.output == "second\n"
+    assert "starting" in (tmp_path / "out.log").read_text("utf-8")
+
+
+def test_a_paused_process_can_be_ended(tmp_path: Path) -> None:
+    with started(STAND_IN, tmp_path) as process:
+        process.wait_ready(10)
+        process.pause()
+        until = time.monotonic() + 5
+        while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < until
+        process.resume()
+        process.pause()
+    assert process.exit_code == -9
+
+
+def test_failures_to_start_show_the_output(tmp_path: Path) -> None:
+    failing = "print('no luck'); raise SystemExit(2)"
+    with started(failing, tmp_path) as process, pytest.raises(StartFailed, match=r"ended with 2[^$]*no luck"):
+        process.wait_ready(10)
+    with started("import time; print('thinking', flush=True); time.sleep(60)", tmp_path) as process:
+        with pytest.raises(StartFailed, match=r"not ready in time[^$]*thinking"):
+            process.wait_ready(0.5)
+        assert not process.alive
+
+
+def test_it_dies_with_its_parent(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib\n"
+        "from tests.kit.process import Process\n"
+        "folder = pathlib.Path(os.environ['FOLDER'])\n"
+        "one = Process(['-c', os.environ['PROGRAM']], dict(os.environ), folder, folder / 'out.log')\n"
+        "one.wait_ready(10)\n"
+        "print(one.pid, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    environ = {**clean_environ(os.environ), "PROGRAM": STAND_IN, "FOLDER": str(tmp_path)}
+    parent = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    pid = int(parent.stdout)
+    until = time.monotonic() + 5
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until, f"process {pid} outlived its parent"
+        time.sleep(0.01)
+
+
+def test_the_environment_is_clean() -> None:
+    caller = {"LANEWAY_QUEUE__MODE": "x", "SOME_API_KEY": "x", "https_proxy": "x", "NO_PROXY": "x", "PATH": "/bin"}
+    assert clean_environ(caller) == {"PATH": "/bin", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    assert variable("agents.defaults.model") == "LANEWAY_AGENTS__DEFAULTS__MODEL"
+    assert [written(value) for value in (True, ["a", "b"], 1.5, "x")] == ["true", "a,b", "1.5", "x"]
