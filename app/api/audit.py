@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
 from app.api.context import LOCAL, ServiceDep
-from app.api.lists import ListCursor, Since, Until, list_page, position_of
+from app.api.lists import KeyFilter, ListCursor, Since, Until, list_page, position_of
 from app.api.requests import JSON, known_parameters
 from app.domain.audit import AuditRow
 from app.store.queries.audit import AuditFilter, page
@@ -25,7 +25,7 @@ Status = Literal["started", "succeeded", "failed", "cancelled", "timed_out", "bl
 async def list_audit(  # noqa: PLR0913
     service: ServiceDep,
     agent: Annotated[str | None, Query(max_length=64)] = None,
-    session_key: Annotated[str | None, Query(alias="sessionKey", max_length=256)] = None,
+    session_key: KeyFilter = None,
     run_id: Annotated[str | None, Query(alias="runId", max_length=64)] = None,
     kind: Kind | None = None,
     status: Status | None = None,

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.problems import problem_response
+from app.api.problems import problem_response, unexpected
 from app.clock import Ids
 from app.errors import BadHost, BadOrigin, FieldProblem, LanewayError
 
@@ -41,8 +41,12 @@ class Guard:
         if scope["path"].startswith("/api"):
             extra.append((b"cache-control", b"no-store"))
 
+        begun = False
+
         async def send_with_headers(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 _add_headers(message, extra)
             await send(message)
 
@@ -50,7 +54,12 @@ class Guard:
         if problem is not None:
             await problem_response(problem, ident)(scope, receive, send_with_headers)
             return
-        await self._app(scope, receive, send_with_headers)
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception as failure:
+            if begun:
+                raise
+            await unexpected(scope, failure)(scope, receive, send_with_headers)
 
     def _refusal(self, headers: dict[bytes, bytes]) -> LanewayError | None:
         host = headers.get(b"host", b"").decode("latin-1")

@@ -11,6 +11,7 @@ from fastapi import Query
 from pydantic import BeforeValidator
 
 from app.domain.cursor import decode_position, encode_position, filters_mark
+from app.domain.session import key_problem
 from app.errors import BadRequest, FieldProblem
 
 T = TypeVar("T")
@@ -21,11 +22,11 @@ def _milliseconds(value: object) -> object:
         return value
     try:
         moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError("must be an RFC 3339 time such as 2026-11-30T20:31:07.123Z") from None
-    if moment.tzinfo is None:
-        raise ValueError("must carry an offset, such as Z")
-    return round(moment.astimezone(UTC).timestamp() * 1000)
+        if moment.tzinfo is None:
+            raise ValueError("no offset")
+        return round(moment.astimezone(UTC).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ValueError("must be an RFC 3339 time with an offset, such as 2026-11-30T20:31:07.123Z") from None
 
 
 Time = Annotated[int | None, BeforeValidator(_milliseconds)]
@@ -33,6 +34,20 @@ Since = Annotated[Time, Query(description="Inclusive RFC 3339 time.", json_schem
 Until = Annotated[Time, Query(description="Inclusive RFC 3339 time.", json_schema_extra={"format": "date-time"})]
 Limit = Annotated[int, Query(ge=1, le=200)]
 ListCursor = Annotated[str | None, Query(max_length=512, description="`nextCursor` of the page before.")]
+
+
+def _key(value: object) -> object:
+    if isinstance(value, str):
+        problem = key_problem(value)
+        if problem is not None:
+            raise ValueError(problem)
+    return value
+
+
+KeyFilter = Annotated[
+    Annotated[str | None, BeforeValidator(_key)],
+    Query(alias="sessionKey", description="Only this session. A `+` in the key is `%2B` in a query."),
+]
 
 
 def position_of(kind: str, wanted: Any, cursor: str | None) -> tuple[str, Any]:

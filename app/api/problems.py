@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from app import errors as err
 from app.errors import FieldProblem, LanewayError, RequestError, ServiceError
@@ -75,7 +76,6 @@ def install_problems(app: FastAPI) -> None:
     app.add_exception_handler(LanewayError, _named)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _framework)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 async def _named(request: Request, problem: Exception) -> Response:
@@ -85,7 +85,7 @@ async def _named(request: Request, problem: Exception) -> Response:
 
 async def _invalid(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, RequestValidationError)
-    return problem_response(validation_problem(problem.errors()), request_id(request.scope))
+    return problem_response(validation_problem(problem.errors(), sourced=True), request_id(request.scope))
 
 
 async def _framework(request: Request, problem: Exception) -> Response:
@@ -94,7 +94,7 @@ async def _framework(request: Request, problem: Exception) -> Response:
     if kind is err.NotFound:
         named: LanewayError = err.NotFound(f"Nothing is served at {request.url.path}; see /docs for what is.")
     elif kind is err.MethodNotAllowed:
-        allow = (problem.headers or {}).get("Allow", "")
+        allow = _allowed_methods(request)
         named = err.MethodNotAllowed(f"{request.method} is not allowed here; allowed: {allow}.", allow=allow)
     elif kind is not None:
         named = kind(str(problem.detail))
@@ -105,31 +105,44 @@ async def _framework(request: Request, problem: Exception) -> Response:
     return problem_response(named, request_id(request.scope))
 
 
-async def _unexpected(request: Request, problem: Exception) -> Response:
-    ident = request_id(request.scope)
-    log.error("api.failed", request_id=ident, path=request.url.path, exc_info=problem)
+def _allowed_methods(request: Request) -> str:
+    """The methods of all routes of this path; one route knows only its own."""
+    allowed: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            allowed |= route.methods or set()
+    return ", ".join(sorted(allowed))
+
+
+def unexpected(scope: Any, problem: Exception) -> Response:
+    """The answer to a failure that has no name: nothing of its inside, but where the log has it."""
+    ident = request_id(scope)
+    log.error("api.failed", request_id=ident, path=scope["path"], exc_info=problem)
     return problem_response(
         err.InternalError(f"The service failed; its log has the details under request {ident}."), ident
     )
 
 
-def validation_problem(errors: Any) -> err.ValidationFailed:
-    """Pydantic's errors as places of the request, each with what is allowed there."""
-    places = tuple(_field(error) for error in errors)
+def validation_problem(errors: Any, *, sourced: bool = False) -> err.ValidationFailed:
+    """Pydantic's errors as places of the request, each with what is allowed there.
+
+    `sourced`: each place begins with where it stands (`query`, `path`, `header`, `body`), as the framework's do.
+    """
+    places = tuple(_field(error, sourced=sourced) for error in errors)
     first = places[0]
     where = first.pointer or first.parameter or first.header or "the request"
     more = f" ({len(places) - 1} more)" if len(places) > 1 else ""
     return err.ValidationFailed(f"{where}: {first.detail}{more}.", *places)
 
 
-def _field(error: Any) -> FieldProblem:
+def _field(error: Any, *, sourced: bool) -> FieldProblem:
     loc = list(error["loc"])
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         message = "unknown field"
     elif error["type"] == "missing":
         message = "required"
-    source = loc.pop(0) if loc and loc[0] in ("body", "query", "path", "header") else "body"
+    source = loc.pop(0) if sourced and loc else "body"
     if source in ("query", "path"):
         return FieldProblem(message, parameter=str(loc[0]) if loc else None)
     if source == "header":
@@ -137,11 +150,13 @@ def _field(error: Any) -> FieldProblem:
     return FieldProblem(message, pointer=pointer(loc))
 
 
+_BRANCHES = ("str", "list[TextPartBody]")
+
+
 def pointer(path: list[Any]) -> str:
-    """A JSON pointer as a fragment. Names of a union's branches are no place of the document."""
-    steps = [
-        str(step).replace("~", "~0").replace("/", "~1")
-        for step in path
-        if not str(step).startswith(("list[", "str", "constrained"))
-    ]
-    return "#/" + "/".join(steps) if steps else "#"
+    """A JSON pointer as a fragment. The name of a union's branch behind `message` is no place of the document."""
+    steps = list(path)
+    if len(steps) > 1 and steps[0] == "message" and steps[1] in _BRANCHES:
+        del steps[1]
+    escaped = [str(step).replace("~", "~0").replace("/", "~1") for step in steps]
+    return "#/" + "/".join(escaped) if escaped else "#"

@@ -39,6 +39,12 @@ async def read_json(request: Request, bytes_max: int) -> dict[str, Any]:
         raise BadRequest(
             f"The body is not valid JSON in UTF-8: {problem}.", FieldProblem("not JSON", pointer="#")
         ) from None
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        raise ValidationFailed(
+            "The body is nested too deeply.", FieldProblem("nested too deeply", pointer="#")
+        ) from None
     if not isinstance(value, dict):
         raise ValidationFailed("The body must be a JSON object.", FieldProblem("must be an object", pointer="#"))
     return value

@@ -6,12 +6,12 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
 from app.api.context import LOCAL, ServiceDep
-from app.api.lists import Limit, ListCursor, Since, Until, list_page, position_of
+from app.api.lists import KeyFilter, Limit, ListCursor, Since, Until, list_page, position_of
 from app.api.problems import request_id, validation_problem
 from app.api.requests import (
     EVENT_STREAM,
@@ -27,7 +27,7 @@ from app.api.requests import (
 )
 from app.api.schemas import AbortBody, RunBody, refuse_later
 from app.api.shapes import run_json, wait_json
-from app.api.sse import RunStream, StreamRequest, stream_response
+from app.api.sse import RunStream, RunStreamResponse, StreamRequest
 from app.clock import rfc3339
 from app.domain.event import LATER_STREAMS, STREAMS
 from app.errors import FieldProblem, IdempotencyKeyRequired, NotAvailable, RunNotFound, ValidationFailed
@@ -37,6 +37,8 @@ from app.store.queries.runs import RunFilter, page, record
 
 ROUTE = "runs"
 WAIT_MS_MAX = 600_000
+
+RunId = Annotated[str, Path(alias="runId", description="As the accept answer gave it.")]
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"], dependencies=[Depends(known_parameters)])
 
@@ -53,11 +55,10 @@ async def accept_run(request: Request, service: ServiceDep) -> Response:
     key = idempotency_key(request)
     cursor = _post_cursor(request, key)
     body = await read_json(request, settings.limits.request_body_bytes)
-    asked = _parse(body)
-    received = await service.intake.accept(_run_request(asked, key, body))
+    asked = _run_request(_parse(body), key, body)
     if kind == EVENT_STREAM:
-        return await _accepted_stream(request, service, received, cursor)
-    return await _accepted_json(request, service, received)
+        return await _accept_and_follow(request, service, asked, cursor)
+    return await _accepted_json(request, service, await service.intake.accept(asked))
 
 
 def _post_cursor(request: Request, key: str | None) -> int | None:
@@ -112,21 +113,30 @@ def _accept_headers(received: Receiving) -> dict[str, str]:
     return headers
 
 
+async def _accept_and_follow(request: Request, service: Service, asked: RunRequest, cursor: int | None) -> Response:
+    """The place among the streams is taken first: a run that was accepted is never answered with a refusal."""
+    service.streams.enter(LOCAL)
+    try:
+        received = await service.intake.accept(asked)
+    except BaseException:
+        service.streams.leave(LOCAL)
+        raise
+    return await _accepted_stream(request, service, received, cursor)
+
+
 async def _accepted_stream(request: Request, service: Service, received: Receiving, cursor: int | None) -> Response:
-    stream = RunStream(
-        service,
-        StreamRequest(
-            received.run_id,
-            LOCAL,
-            cursor,
-            accepted=orjson.loads(received.body),
-            ident=request_id(request.scope),
-        ),
+    wanted = StreamRequest(
+        received.run_id,
+        LOCAL,
+        cursor,
+        accepted=orjson.loads(received.body),
+        ident=request_id(request.scope),
     )
+    stream = RunStream(service, wanted, entered=True)
     headers = _accept_headers(received)
     if not await stream.open():
         return Response(status_code=204, headers=headers)
-    return stream_response(stream, headers)
+    return RunStreamResponse(stream, headers)
 
 
 async def _accepted_json(request: Request, service: Service, received: Receiving) -> Response:
@@ -143,7 +153,7 @@ async def _accepted_json(request: Request, service: Service, received: Receiving
 @router.get("", summary="List runs")
 async def list_runs(  # noqa: PLR0913
     service: ServiceDep,
-    session_key: Annotated[str | None, Query(alias="sessionKey", max_length=256)] = None,
+    session_key: KeyFilter = None,
     status: Annotated[str | None, Query(description="One of the run statuses, or several with commas between.")] = None,
     agent: Annotated[str | None, Query(max_length=64)] = None,
     since: Since = None,
@@ -178,8 +188,8 @@ def _statuses(text: str | None) -> tuple[str, ...]:
     return tuple(wanted)
 
 
-@router.get("/{run_id}", summary="Read a run")
-async def read_run(run_id: str, service: ServiceDep) -> Response:
+@router.get("/{runId}", summary="Read a run")
+async def read_run(run_id: RunId, service: ServiceDep) -> Response:
     """The run as it stands."""
     found = await service.around.store.read(partial(record, run_id=run_id, principal=LOCAL))
     if found is None:
@@ -187,9 +197,9 @@ async def read_run(run_id: str, service: ServiceDep) -> Response:
     return _json(run_json(found))
 
 
-@router.get("/{run_id}/wait", summary="Wait for a run's end")
+@router.get("/{runId}/wait", summary="Wait for a run's end")
 async def wait_for_run(
-    run_id: str,
+    run_id: RunId,
     service: ServiceDep,
     timeout_ms: Annotated[int, Query(alias="timeoutMs", ge=0, le=WAIT_MS_MAX)] = 30_000,
 ) -> Response:
@@ -201,8 +211,8 @@ async def wait_for_run(
     return _json(wait_json(waited.record, draining=waited.draining))
 
 
-@router.post("/{run_id}/abort", summary="Abort a run")
-async def abort_run(run_id: str, request: Request, service: ServiceDep) -> Response:
+@router.post("/{runId}/abort", summary="Abort a run")
+async def abort_run(run_id: RunId, request: Request, service: ServiceDep) -> Response:
     """Stop a run. Answers once the wish is durable; from then on a run that had not ended can only end as `cancelled`.
 
     `status` may still be `running` until its work has stopped; the terminal event tells.
@@ -229,9 +239,9 @@ async def read_abort(request: Request, service: Service) -> AbortBody:
         raise validation_problem(problem.errors(include_url=False, include_context=False)) from None
 
 
-@router.get("/{run_id}/events", summary="Follow a run")
+@router.get("/{runId}/events", summary="Follow a run")
 async def follow_run(  # noqa: PLR0913
-    run_id: str,
+    run_id: RunId,
     request: Request,
     service: ServiceDep,
     after: Annotated[
@@ -260,7 +270,7 @@ async def follow_run(  # noqa: PLR0913
     stream = RunStream(service, asked)
     if not await stream.open():
         return Response(status_code=204)
-    return stream_response(stream, {})
+    return RunStreamResponse(stream, {})
 
 
 def _streams(text: str | None) -> frozenset[str]:

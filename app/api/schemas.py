@@ -43,8 +43,12 @@ class RunBody(_Body):
 
     message: str | list[TextPartBody] = Field(description="Text, or parts of type `text`. Not blank.")
     session_key: str | None = Field(None, description="The session, made when new. Omitted: the agent's main session.")
-    session_id: str | None = Field(None, max_length=64, description="A session by the id of its current transcript.")
-    agent: str | None = Field(None, max_length=64, description="Omitted: the session's agent, else `main`.")
+    session_id: str | None = Field(
+        None, min_length=1, max_length=64, description="A session by the id of its current transcript."
+    )
+    agent: str | None = Field(
+        None, min_length=1, max_length=64, description="Omitted: the session's agent, else `main`."
+    )
     model: str | None = Field(None, min_length=1, max_length=256, description="`provider:model`. Omitted: the agent's.")
     thinking: ThinkingLevel | None = Field(None, description="How much the model may think. Omitted: its own default.")
     reasoning: Literal["off", "on", "stream"] = Field(

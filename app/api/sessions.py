@@ -22,7 +22,9 @@ from app.store.queries import transcript as transcripts
 
 router = APIRouter(prefix="/api/v1/sessions", tags=["sessions"], dependencies=[Depends(known_parameters)])
 
-SessionKey = Annotated[str, Path(description="The session's key, exact; `+` may stand as it is in a path.")]
+SessionKey = Annotated[
+    str, Path(alias="sessionKey", description="The session's key, exact; `+` may stand as it is in a path.")
+]
 
 
 @router.get("", summary="List sessions")
@@ -43,13 +45,13 @@ async def list_sessions(  # noqa: PLR0913
     return _json(body)
 
 
-@router.get("/{session_key}", summary="Read a session")
+@router.get("/{sessionKey}", summary="Read a session")
 async def read_session(session_key: SessionKey, service: ServiceDep) -> Response:
     """The session as it stands."""
     return _json(session_json(await _session(session_key, service)))
 
 
-@router.post("/{session_key}/abort", summary="Abort a session's runs")
+@router.post("/{sessionKey}/abort", summary="Abort a session's runs")
 async def abort_session(session_key: SessionKey, request: Request, service: ServiceDep) -> Response:
     """Stop all open runs of a session in one step: those that wait first, then the executing one."""
     _check_key(session_key)
@@ -64,7 +66,7 @@ class _TranscriptOf:
     transcript_id: str
 
 
-@router.get("/{session_key}/transcript", summary="Read a transcript")
+@router.get("/{sessionKey}/transcript", summary="Read a transcript")
 async def read_transcript(
     session_key: SessionKey,
     service: ServiceDep,
@@ -98,7 +100,7 @@ async def _session(key: str, service: ServiceDep) -> queries.SessionRecord:
 def _check_key(key: str) -> None:
     problem = key_problem(key)
     if problem is not None:
-        raise ValidationFailed(problem, FieldProblem(problem, parameter="session_key"))
+        raise ValidationFailed(problem, FieldProblem(problem, parameter="sessionKey"))
 
 
 def _json(value: dict[str, Any]) -> Response:

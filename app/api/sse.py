@@ -10,7 +10,8 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 from sse_starlette import EventSourceResponse
-from sse_starlette.sse import AppStatus
+from sse_starlette.sse import AppStatus, SendTimeoutError
+from starlette.types import Receive, Scope, Send
 
 from app.api.problems import problem_json
 from app.api.shapes import run_json, wait_json
@@ -54,10 +55,14 @@ class StreamRequest:
 
 @dataclass
 class RunStream:
-    """One client following one run. `open` first, then iterate `frames` once."""
+    """One client following one run. `open` first, then iterate `frames` once, then `close`.
+
+    `entered`: it has its place at the gate already; either way it is given back by `close`.
+    """
 
     service: Service
     asked: StreamRequest
+    entered: bool = False
     chance: SystemChance = field(default_factory=SystemChance)
     place: Place = field(default_factory=lambda: Place(0))
     _watch: Watch | None = None
@@ -70,25 +75,35 @@ class RunStream:
         """
         asked = self.asked
         service = self.service
-        watch = service.reader.watch(asked.run_id)
+        self._watch = service.reader.watch(asked.run_id)
         try:
             where = await service.around.store.read(partial(standing, run_id=asked.run_id))
             if where is None or where.principal != asked.principal:
                 raise RunNotFound("No such run.")
             cursor = where.seq_last if asked.from_tail else asked.cursor or 0
             if where.status.terminal and cursor == where.seq_last + 1:
-                watch.close()
+                self.close()
                 return False
-            service.streams.enter(asked.principal)
+            if not self.entered:
+                service.streams.enter(asked.principal)
+                self.entered = True
         except BaseException:
-            watch.close()
+            self.close()
             raise
         self.place.cursor = cursor
-        self._watch, self._standing = watch, where
+        self._standing = where
         return True
 
+    def close(self) -> None:
+        """Give everything back. May be repeated."""
+        if self._watch is not None:
+            self._watch.close()
+        if self.entered:
+            self.entered = False
+            self.service.streams.leave(self.asked.principal)
+
     async def frames(self) -> AsyncIterator[bytes]:
-        """The blocks. Closing it, at any point, gives everything back."""
+        """The blocks, to the end of the run or of the process."""
         assert self._watch is not None, "open the stream first"
         try:
             async for block in self._blocks(self._watch):
@@ -97,9 +112,6 @@ class RunStream:
             log.exception("stream.failed", run_id=self.asked.run_id)
             text = f"The stream broke; its log has the details under request {self.asked.ident}. Come back."
             yield self._control("problem", problem_json(InternalError(text), self.asked.ident))
-        finally:
-            self._watch.close()
-            self.service.streams.leave(self.asked.principal)
 
     async def _blocks(self, watch: Watch) -> AsyncIterator[bytes]:
         assert self._standing is not None
@@ -191,6 +203,18 @@ class RunStream:
         )
 
 
-def stream_response(stream: RunStream, headers: dict[str, str]) -> EventSourceResponse:
+class RunStreamResponse(EventSourceResponse):
     """The streaming answer of an opened stream. Blocks are bytes already; we send our own heartbeat."""
-    return EventSourceResponse(stream.frames(), headers={**HEADERS, **headers}, ping=0, send_timeout=SEND_TIMEOUT_S)
+
+    def __init__(self, stream: RunStream, headers: dict[str, str]) -> None:
+        super().__init__(stream.frames(), headers={**HEADERS, **headers}, ping=0, send_timeout=SEND_TIMEOUT_S)
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A client that is gone before the first block leaves a generator that never ran, so the end is here.
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            log.info("stream.cut", run_id=self._stream.asked.run_id, reason="the reader takes nothing")
+        finally:
+            self._stream.close()

@@ -39,6 +39,10 @@ def decode_position(mark: str, text: str) -> list[int | str] | None:
     if not isinstance(value, list) or len(value) != 3 or value[0] != mark:
         return None
     at, ident = value[1], value[2]
-    if isinstance(at, int) and isinstance(ident, (str, int)) and not isinstance(at, bool):
+    if _is_number(at) and (isinstance(ident, str) or _is_number(ident)):
         return [at, ident]
     return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

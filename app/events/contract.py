@@ -56,8 +56,8 @@ class Tail(Protocol):
         """Runs with readers, and the last number told of each (0: none)."""
         ...
 
-    def nudge(self, run_id: str) -> None:
-        """Something happened to the run that was not told here: its readers should read the log."""
+    def nudge(self, run_id: str, seq_last: int) -> None:
+        """The run stands at `seq_last`, which was not told here: its readers should read the log."""
         ...
 
     def close_streams(self) -> None:

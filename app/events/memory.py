@@ -188,9 +188,12 @@ class MemoryTail:
     def watched(self) -> dict[str, int]:
         return {run_id: ring.last for run_id, ring in self._rings.items() if ring.readers}
 
-    def nudge(self, run_id: str) -> None:
+    def nudge(self, run_id: str, seq_last: int) -> None:
         ring = self._rings.get(run_id)
         if ring is not None:
+            if seq_last > ring.last:  # what it holds ends too early to say that nothing follows
+                ring.events.clear()
+                ring.bytes = 0
             ring.rouse(turned=True)
 
     def close_streams(self) -> None:

@@ -92,7 +92,7 @@ class EventReader:
                     break
                 for run_id, seq_last, ended in rows:
                     if seq_last > watched[run_id] or (ended and watched[run_id] == 0):
-                        self._tail.nudge(run_id)
+                        self._tail.nudge(run_id, seq_last)
 
 
 def _contiguous(batch: list[Event], cursor: int) -> list[Event]:

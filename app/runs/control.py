@@ -27,11 +27,9 @@ class RunControl:
         wish = Wish(principal, BY_REQUEST, reason, around.clock.now_ms())
         step = partial(abort_run, run_id=run_id, wish=wish, ids=around.ids)
         try:
-            done = await around.store.write(step, self._signal, patience_s=self._patience_s)
+            return await around.store.write(step, self._signal, patience_s=self._patience_s)
         except (StepUnsettled, StoreClosed):
             raise _busy() from None
-        hit(Point.ABORT_ANSWERED)
-        return done
 
     async def abort_session(self, key: str, principal: str, reason: str | None) -> list[Aborted]:
         """Those that wait first, then the executing one, in one step. Raises SessionNotFound, StoreBusy."""

@@ -147,8 +147,11 @@ class Executor:
         finally:
             if not turn.done():
                 self._leave_behind(turn, attempt)
+        if execution.reason is Stop.ABORT:
+            hit(Point.ABORT_ANSWERED)
         if execution.reason is not None:
             return None
+        hit(Point.RESPONSE_COMPLETE)
         if turn.cancelled():
             return TurnEnd(failed("internal", "The run was cancelled from inside."), None, Usage())
         return turn.result()

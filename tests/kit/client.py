@@ -75,6 +75,12 @@ class Client:
         """A GET that has to succeed."""
         return _expect(await self.request("GET", path, **query), 200)
 
+    async def text(self, path: str) -> str:
+        """A GET that has to succeed, of what is no JSON."""
+        response = await self._client().get(self.address + path)
+        assert response.status_code == 200, f"expected 200, got {response.status_code}: {response.text}"
+        return response.text
+
     # runs
 
     async def post(

@@ -25,6 +25,8 @@ from app.providers.contract import (
 )
 from app.providers.resolve import Providers
 from app.settings import Settings
+from tests.kit.model_server import ModelServer
+from tests.kit.steps import Step
 
 KEY = "sk-secret-0123456789"
 TOOL = ToolSpec("weather", "Tells the weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
@@ -108,6 +110,13 @@ async def tell(provider: ModelProvider, request: ModelRequest | None = None) -> 
         told.error = error
     told.seconds = time.monotonic() - begun
     return told
+
+
+async def told_by(model: ModelServer, *steps: Step, **fields: Any) -> Told:
+    """Script one reply and ask for it, with a tool on offer."""
+    model.script(list(steps))
+    async with provider_at(model.base_url) as provider:
+        return await tell(provider, asking(tools=(TOOL,), **fields))
 
 
 @dataclass(slots=True)
