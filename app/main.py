@@ -36,8 +36,9 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    for module in (runs, sessions, audit, catalog, health):
-        app.include_router(module.router)
-    install_problems(app)
+    routers = [module.router for module in (runs, sessions, audit, catalog, health)]
+    for router in routers:
+        app.include_router(router)
+    install_problems(app, routers)
     app.add_middleware(Guard, ids=service.around.ids, allowed_hosts=service.around.settings.server.allowed_hosts)
     return app

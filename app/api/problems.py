@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Route
 
 from app import errors as err
 from app.errors import FieldProblem, LanewayError, RequestError, ServiceError
@@ -71,8 +72,9 @@ def problem_response(problem: LanewayError, ident: str) -> Response:
     return Response(orjson.dumps(problem_json(problem, ident)), problem.status, headers, MEDIA_TYPE)
 
 
-def install_problems(app: FastAPI) -> None:
-    """Handle everything that can escape a route."""
+def install_problems(app: FastAPI, routers: Iterable[APIRouter]) -> None:
+    """Handle everything that can escape a route. `routers` are those of the application: they know the methods."""
+    app.state.routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
     app.add_exception_handler(LanewayError, _named)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _framework)
@@ -108,8 +110,8 @@ async def _framework(request: Request, problem: Exception) -> Response:
 def _allowed_methods(request: Request) -> str:
     """The methods of all routes of this path; one route knows only its own."""
     allowed: set[str] = set()
-    for route in request.app.routes:
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+    for route in request.app.state.routes:
+        if route.path_regex.match(request.scope["path"]):
             allowed |= route.methods or set()
     return ", ".join(sorted(allowed))
 

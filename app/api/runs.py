@@ -20,6 +20,7 @@ from app.api.requests import (
     body_hash,
     idempotency_key,
     known_parameters,
+    last_event_id,
     prefer_wait_s,
     read_json,
     resume_cursor,
@@ -62,7 +63,7 @@ async def accept_run(request: Request, service: ServiceDep) -> Response:
 
 
 def _post_cursor(request: Request, key: str | None) -> int | None:
-    text = request.headers.get("last-event-id", "").strip()
+    text = last_event_id(request)
     if not text:
         return None
     if key is None:

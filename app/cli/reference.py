@@ -53,7 +53,7 @@ api_key = "env:LOCAL_API_KEY"
 Written out they work too, with a warning at the start. They are never shown.
 
 **Which model runs with nothing configured**: `openai:gpt-5-mini` when `OPENAI_API_KEY` stands in the environment, else
-`anthropic:claude-sonnet-4-5` when `ANTHROPIC_API_KEY` does, else the built-in, offline `demo`. These two keys are
+`anthropic:claude-sonnet-5-5` when `ANTHROPIC_API_KEY` does, else the built-in, offline `demo`. These two keys are
 given to the vendor's own address only, never to a `base_url`.
 
 **Variables that are no settings**: `LANEWAY_STATE_DIR` (the state directory), `LANEWAY_CONFIG` (the settings file),

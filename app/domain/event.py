@@ -106,6 +106,12 @@ def encode(data: dict[str, Any]) -> bytes:
     return orjson.dumps(data)
 
 
+BYTES_A_CHARACTER_MAX = 6
+"""Bytes of one code point in JSON, at most (a control character, escaped)."""
+
+ENVELOPE_BYTES = 768
+"""What the fields beside a text take in an event's data."""
+
 Told = tuple[str, bytes, bool]
 """An event before it has a number: stream, payload, terminal."""
 
@@ -114,7 +120,8 @@ def queued(message: dict[str, Any], receipt: dict[str, Any], size_max: int) -> T
     """`input` is the user's message, cut to the event limit."""
     payload = encode({"phase": "queued", "input": message, "receipt": receipt})
     if len(payload) > size_max:
-        cut = {**message, "parts": _cut_parts(message["parts"], size_max // 4), "truncated": True}
+        room = (size_max - ENVELOPE_BYTES) // BYTES_A_CHARACTER_MAX
+        cut = {**message, "parts": _cut_parts(message["parts"], max(1, room)), "truncated": True}
         payload = encode({"phase": "queued", "input": cut, "receipt": receipt})
     return "lifecycle", payload, False
 
@@ -172,9 +179,16 @@ def message_ended(stream: str, message_id: str, text: str, stop_reason: str, siz
     return stream, payload if len(payload) <= size_max else encode(data), False
 
 
-def tool_refused(message_id: str, call_id: str, name: str, args: Any, result: str) -> list[Told]:
-    """Start and end of a call that was answered with an error result without being run."""
+def tool_refused(message_id: str, call_id: str, name: str, args_text: str, result: str) -> list[Told]:
+    """Start and end of a call that was answered with an error result without being run.
+
+    `args` is what the model wrote: the value, or the text where it is no JSON.
+    """
     head = {"toolCallId": call_id, "messageId": message_id, "name": name}
+    try:
+        args = orjson.loads(args_text)
+    except orjson.JSONDecodeError:
+        args = args_text
     content = [{"type": "text", "text": result}]
     end = {**head, "phase": "end", "isError": True, "skipped": True, "durationMs": 0}
     return [

@@ -1,7 +1,7 @@
 """The seam to models: what the loop asks for and what a provider yields.
 
 A provider turns one request into one stream of parts, or raises ProviderError. It retries nothing,
-stores nothing and knows no run. Implementations: `model_layer` (every real vendor), `scripted`, `demo`.
+stores nothing and knows no run. Implementations: `stream` (every real vendor), `scripted`, `demo`.
 """
 
 from __future__ import annotations

@@ -89,8 +89,6 @@ class RunIntake:
 
         Raises Draining, StoreBusy (with the run id when the outcome is unknown), and what the accept step refuses with.
         """
-        if self._worker.draining:
-            raise Draining("The service is shutting down and takes no new runs; try again after its restart.")
         key, agent = await self._session(request)
         intake = self._intake(request, key, agent)
         patience_s = self._settings.limits.accept_wait_ms / 1000
@@ -171,6 +169,7 @@ class RunIntake:
             new_transcript_id=self._ids.new(),
             now_ms=self._clock.now_ms(),
             event_bytes_max=self._settings.limits.event_bytes,
+            draining=self._worker.draining,
         )
 
     def _accepted(self, done: Accepted | Replayed) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import orjson
 from sqlalchemy import Connection
 
 from app.clock import Clock, Ids
@@ -119,7 +118,10 @@ class Recorder:
         if step.kind == "thinking" and not self._tells_thinking:
             return
         stream = "assistant" if step.kind == "text" else "thinking"
-        await self._writer.tell(stream, ev.message_delta(self._open.message_id, step.text, step.offset))
+        size = self._event_bytes_max // ev.BYTES_A_CHARACTER_MAX
+        for at in range(0, len(step.text), size):
+            piece = step.text[at : at + size]
+            await self._writer.tell(stream, ev.message_delta(self._open.message_id, piece, step.offset + at))
 
     async def _open_model(self, step: ModelOpened) -> None:
         items = self._drop_open()
@@ -154,9 +156,7 @@ class Recorder:
         items = self._ended(step.message)
         for call, result in zip(step.message.tool_calls, step.results, strict=True):
             content = "".join(getattr(part, "content", "") for part in result.parts)
-            items += ev.tool_refused(
-                step.message.message_id, call.tool_call_id, call.name, orjson.loads(call.args), content
-            )
+            items += ev.tool_refused(step.message.message_id, call.tool_call_id, call.name, call.args, content)
         items.append(ev.step_ended(step.step, step.usage.to_json()))
 
         def write(conn: Connection, numbered: Numbered) -> int:

@@ -26,7 +26,7 @@ _NAMED = ("agents", "providers")
 _ID_ALLOWED = "1 to 64 characters of a-z, 0-9, _ and -, the first a letter or digit"
 
 _KEY_VARIABLES: dict[ProviderKind, str] = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-_PICKS = (("OPENAI_API_KEY", "openai:gpt-5-mini"), ("ANTHROPIC_API_KEY", "anthropic:claude-sonnet-4-5"))
+_PICKS = (("OPENAI_API_KEY", "openai:gpt-5-mini"), ("ANTHROPIC_API_KEY", "anthropic:claude-sonnet-5-5"))
 """The model of a service with no model configured: the first of these whose key stands in the environment."""
 
 _NOT_YET = frozenset({

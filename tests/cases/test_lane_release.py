@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -26,9 +25,8 @@ from tests.kit.model_server import (
     text,
     unframed,
 )
-from tests.kit.rules import check_case, check_run
+from tests.kit.rules import check_case
 from tests.kit.service import Service, ServiceFactory
-from tests.kit.sse import Event
 from tests.kit.steps import frame
 
 REPEATS = 10

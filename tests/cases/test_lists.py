@@ -205,7 +205,7 @@ async def test_a_key_that_cannot_be_is_refused_in_a_query(lists: Service, path: 
     for key in ("", "a b", ".", "..", "a/b", "é", "\0", "x" * 257):
         answer = await lists.request("GET", path, sessionKey=key)
         check_problem(answer, 422, "validation-failed", parameter="sessionKey")
-    assert (await lists.get(f"{path}?sessionKey=a%2Bb"))["items"] == []
+    assert (await lists.get(f"{path}?sessionKey=never%2Bused"))["items"] == []
 
 
 async def test_the_ledger_is_filtered_by_its_columns(lists: Service) -> None:

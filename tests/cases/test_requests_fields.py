@@ -15,7 +15,7 @@ RUNS = f"{API}/runs"
 NO_KEYS = [
     *("", " ", "a b", "a+b ", "a\n", "a\tb", "a\0b", ".", "..", "a/b", "/", "a\\b", "a%20b", "%", "a?b", "a#b", "a&b"),
     *("a=b", "a,b", "a;b", "(a)", "a'b", 'a"b', "a*b", "a!b", "a$b", "a|b", "<a>", "[a]", "{a}", "a^b", "a`b"),
-    *("é", "e\u0301", "日本", "\u202e", "😀", "\u00a0", "ａ", "x" * 257),
+    *("é", "e\u0301", "日本", "\u202e", "😀", "\u00a0", "\uff41", "x" * 257),
 ]
 RESERVED = [
     *("agent:main:subagent:1", "agent:main:cron:nightly", "agent:main:hook:x", "agent:main:acp:x"),

@@ -79,9 +79,7 @@ async def test_a_path_that_is_not_served_is_not_found(shared_service: Service, p
         check_problem(await shared_service.request(method, path), 404, "not-found")
 
 
-@pytest.mark.parametrize(
-    "run_id", [NOWHERE, NOWHERE.upper(), "x", "0", "-", "%00", "%ff", "a" * 5000, "..%2f", "%2e%2e"]
-)
+@pytest.mark.parametrize("run_id", [NOWHERE, NOWHERE.upper(), "x", "0", "-", "%00", "%ff", "a" * 5000, "..%2f"])
 async def test_a_run_that_is_unknown_is_not_found_anywhere(shared_service: Service, run_id: str) -> None:
     routes = [("GET", ""), ("GET", "/wait"), ("GET", "/wait?timeoutMs=0"), ("POST", "/abort"), ("GET", "/events")]
     for method, rest in routes:

@@ -118,7 +118,7 @@ async def test_a_run_over_its_limit_is_timed_out_everywhere_alike(shared_service
         checked = await check_run(shared_service, run_id)
         assert checked.terminal is not None and checked.terminal.phase == "error" and checked.outcome == "timed-out"
         request = model.requests_with(marker)[0]
-        await model.until(lambda: request.over, "end of the request")
+        await model.until_idle()
         assert request.disconnected_at is not None
         await check_case(shared_service, sessions=[session])
 

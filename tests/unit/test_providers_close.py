@@ -55,15 +55,13 @@ def _play(scene: Scene, model: ModelServer, loop: str) -> None:
     async def whole() -> None:
         async with provider_at(model.base_url) as provider:
             left_at = await scene(provider, model)
-            for _ in range(3):
-                await asyncio.sleep(0)  # generators that were dropped are closed by the loop
-            gc.collect()
-            await asyncio.sleep(0.05)
-            assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()
             await model.until(lambda: model.connections == 0, "closed connection", timeout_s=5)
             gone_at = model.requests[-1].disconnected_at
             assert gone_at is not None
             assert gone_at - left_at < SOON_S
+            gc.collect()
+            await asyncio.sleep(0.02)  # generators that were dropped are closed by the loop
+            assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()
         assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
@@ -195,6 +193,16 @@ async def test_a_complete_answer_ends_the_generator_without_waiting(model: Model
             await anext(stream)
         assert time.monotonic() - begun < SOON_S
         await model.until(lambda: model.connections == 0, "closed connection")
+
+
+async def test_nothing_runs_on_when_the_generator_is_closed(model: ModelServer) -> None:
+    model.script([text("x"), pause(30)])
+    async with provider_at(model.base_url) as provider:
+        stream = provider.stream(asking())
+        await anext(stream)
+        assert any(task.get_name() == "read local" for task in asyncio.all_tasks())
+        await _close(stream)
+        assert not any(task.get_name() == "read local" for task in asyncio.all_tasks())
 
 
 async def test_an_error_closes_the_connection(model: ModelServer) -> None:

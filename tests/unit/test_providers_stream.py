@@ -11,6 +11,7 @@ import pytest
 
 from app.providers.contract import ModelProvider, TextDelta, ThinkingDelta, ThinkingDetail
 from app.providers.stream import LayeredProvider
+from tests.kit.model_connection import Connection
 from tests.kit.model_server import ModelServer
 from tests.kit.steps import (
     CHUNK_BASE,
@@ -211,6 +212,12 @@ async def test_half_a_character_at_the_end_is_marked(model: ModelServer) -> None
     assert told.text == "x\ufffd"
 
 
+STYLES = (
+    "no space", "crlf", "cr", "bom", "comments", "other fields", "no blank lines", "split over data lines",
+    "crlf and split over data lines", "no end of the last line", "one byte at a time",
+)  # fmt: skip
+
+
 def _styled(style: str) -> list[Step]:
     whole = b"".join(chunk for step in (text("one", "two"), finish(), done()) for chunk in step.chunks)
     match style:
@@ -230,6 +237,9 @@ def _styled(style: str) -> list[Step]:
             return [raw(whole.replace(b"\n\n", b"\n"))]
         case "split over data lines":
             return [raw(whole.replace(b',"choices"', b',\ndata: "choices"'))]
+        case "crlf and split over data lines":
+            split = whole.replace(b',"choices"', b',\ndata: "choices"').replace(b"\n", b"\r\n")
+            return [recut(Writes([split]), size=1)]
         case "no end of the last line":
             return [raw(whole.rstrip())]
         case "one byte at a time":
@@ -237,11 +247,7 @@ def _styled(style: str) -> list[Step]:
     raise AssertionError(style)
 
 
-@pytest.mark.parametrize(
-    "style",
-    ["no space", "crlf", "cr", "bom", "comments", "other fields", "no blank lines", "split over data lines",
-     "no end of the last line", "one byte at a time"],
-)  # fmt: skip
+@pytest.mark.parametrize("style", STYLES)
 async def test_styles_of_event_streams(model: ModelServer, style: str) -> None:
     told = await told_by(model, *_styled(style))
     assert told.text == "onetwo"
@@ -272,6 +278,22 @@ async def test_a_connection_is_used_again(model: ModelServer) -> None:
         for _ in range(5):
             assert (await tell(provider)).text == "again"
             assert model.connections == 1
+
+
+async def test_a_body_that_ends_a_little_behind_the_end_mark_keeps_its_connection(model: ModelServer) -> None:
+    made: list[object] = []
+    joined = model.joined
+
+    def counted(connection: Connection) -> None:
+        made.append(connection)
+        joined(connection)
+
+    model.joined = counted  # type: ignore[method-assign]
+    model.default(lambda _: [text("x"), finish(), done(), pause(0.02)])
+    async with provider_at(model.base_url) as provider:
+        for _ in range(3):
+            assert (await tell(provider)).text == "x"
+    assert len(made) == 1
 
 
 async def test_many_calls_at_once(model: ModelServer) -> None:

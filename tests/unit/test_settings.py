@@ -235,7 +235,7 @@ def test_agents_take_from_the_defaults_what_they_do_not_say(tmp_path: Path) -> N
     ("environ", "model", "source"),
     [
         ({}, "demo", "picked: no provider key is set"),
-        ({"ANTHROPIC_API_KEY": "a"}, "anthropic:claude-sonnet-4-5", "picked: ANTHROPIC_API_KEY is set"),
+        ({"ANTHROPIC_API_KEY": "a"}, "anthropic:claude-sonnet-5-5", "picked: ANTHROPIC_API_KEY is set"),
         ({"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o"}, "openai:gpt-5-mini", "picked: OPENAI_API_KEY is set"),
         ({"OPENAI_API_KEY": ""}, "demo", "picked: no provider key is set"),
     ],

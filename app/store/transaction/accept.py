@@ -13,6 +13,7 @@ from app.domain.admission import Admitted, QueueMode, QueueState, decide
 from app.domain.receipt import queued_receipt
 from app.domain.run import RunInput
 from app.errors import (
+    Draining,
     FieldProblem,
     IdempotencyKeyReused,
     QueueFull,
@@ -49,6 +50,7 @@ class Intake:
     new_transcript_id: str
     now_ms: int
     event_bytes_max: int
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +100,16 @@ _count_in = (
 
 
 def accept(conn: Connection, intake: Intake) -> Accepted | Replayed:
-    """Raises SessionBusy, QueueFull, SessionConflict, SessionNotFound, ValidationFailed, IdempotencyKeyReused."""
+    """A repeated key gets its answer, whatever has changed since.
+
+    Raises Draining, SessionBusy, QueueFull, SessionConflict, SessionNotFound, ValidationFailed, IdempotencyKeyReused.
+    """
     if intake.idempotency_key is not None:
         first = _claim_key(conn, intake)
         if first is not None:
             return first
+    if intake.draining:
+        raise Draining("The service is shutting down and takes no new runs; try again after its restart.")
     session = _lock_session(conn, intake)
     queue = conn.execute(_open_runs, {"b_session": session["id"]}).all()
     executing = any(status != "queued" for _, status in queue)

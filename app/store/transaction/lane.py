@@ -21,6 +21,9 @@ from app.store.transaction.ledger import put_audit, put_events
 from app.store.transaction.proxy import end_by_proxy
 from app.store.transaction.wake import Wake
 
+NOT_WAITING = 2**62
+"""Place of a session that does not wait: everybody who does has waited longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Taker:
@@ -99,6 +102,9 @@ _waiting_longer = (
         | ((t.session.c.waiting_at == bindparam("b_since")) & (t.session.c.id < bindparam("b_id"))),
     )
 )
+_last_waiting = select(func.max(t.session.c.waiting_at)).where(
+    t.session.c.waits_for == bindparam("b_lane"), t.session.c.waiting_at.is_not(None)
+)
 _set_lane = (
     update(t.session)
     .where(t.session.c.id == bindparam("b_id"))
@@ -156,15 +162,9 @@ _wake_waiter = (
 def adopt_and_take(conn: Connection, session_id: str, generation: int, taker: Taker) -> Taken | Left:
     """A drain begins: T2, then the first T3. A late or repeated wake ends quietly as Left("fenced")."""
     adopted = conn.execute(_adopt, {"b_id": session_id, "b_gen": generation, "b_owner": taker.worker_id})
-    token = generation + 1
-    if adopted.rowcount == 0 and not _is_mine(conn, session_id, token, taker):
+    if adopted.rowcount == 0:
         return Left("fenced")
-    return take(conn, session_id, token, taker)
-
-
-def _is_mine(conn: Connection, session_id: str, token: int, taker: Taker) -> bool:
-    session = conn.execute(_lock, {"b_id": session_id}).mappings().one_or_none()
-    return session is not None and _holds(session, token, taker.worker_id)
+    return take(conn, session_id, generation + 1, taker)
 
 
 def _holds(session: Any, token: int, worker_id: str) -> bool:
@@ -181,8 +181,7 @@ def take(conn: Connection, session_id: str, token: int, taker: Taker) -> Taken |
         run = conn.execute(_next_run, {"b_session": session_id}).mappings().one_or_none()
         if run is None:
             return _leave_idle(conn, session, taker, told)
-        if run["status"] == "running":
-            return Taken(_attempt(conn, session, run, token), tuple(told))
+        assert run["status"] != "running", "the lane's holder has settled before it takes again"
         if taker.draining:
             conn.execute(_leave_woken, {"b_id": session_id, "b_now": taker.now_ms})
             return Left("draining", tuple(told))
@@ -208,7 +207,7 @@ def _lane_without_room(conn: Connection, session: Any, run: Any, taker: Taker) -
     since = session["waiting_at"] if session["waits_for"] == lane else None
     longer = conn.execute(
         _waiting_longer,
-        {"b_lane": lane, "b_id": session["id"], "b_since": taker.now_ms if since is None else since},
+        {"b_lane": lane, "b_id": session["id"], "b_since": NOT_WAITING if since is None else since},
     ).scalar_one()
     return None if may_take(free, longer) else lane
 
@@ -299,14 +298,13 @@ def _leave_idle(conn: Connection, session: Any, taker: Taker, told: list[Event])
 
 def _leave_waiting(conn: Connection, session: Any, lane: str, taker: Taker, told: list[Event]) -> Left:
     waiting_at = session["waiting_at"] if session["waits_for"] == lane else None
+    if waiting_at is None:
+        # A place in the line, whatever the clock does: behind all who wait.
+        newest = conn.execute(_last_waiting, {"b_lane": lane}).scalar_one()
+        waiting_at = max(taker.now_ms, (newest or 0) + 1)
     conn.execute(
         _set_lane,
-        {
-            "b_id": session["id"],
-            "b_lane": "waiting",
-            "b_waits_for": lane,
-            "b_waiting_at": taker.now_ms if waiting_at is None else waiting_at,
-        },
+        {"b_id": session["id"], "b_lane": "waiting", "b_waits_for": lane, "b_waiting_at": waiting_at},
     )
     return Left("waiting", tuple(told))
 

@@ -1,0 +1,148 @@
+"""The values and closed lists of the wire as schemas. The lists are those of the code, each word with its meaning.
+
+For the OpenAPI document alone, and loaded with it, so the start of the service does not pay for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, RootModel
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from app import errors as err
+from app.domain.event import STREAMS
+from app.domain.outcome import ABORT_CODES, ERROR_CODES, OUTCOMES
+from app.domain.run import RunStatus
+from app.domain.session import KEY_LENGTH_MAX
+
+ID = "0198c0de-0000-7000-8000-000000000001"
+TIME = "2026-11-30T20:31:07.123Z"
+KEY_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9_.:@+~-]{1,256}$"
+
+Id = Annotated[str, Field(examples=[ID])]
+Time = Annotated[str, Field(examples=[TIME], json_schema_extra={"format": "date-time"})]
+Count = Annotated[int, Field(ge=0)]
+Key = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=KEY_LENGTH_MAX,
+        examples=["agent:main:web-42"],
+        json_schema_extra={"pattern": KEY_PATTERN},
+    ),
+]
+Path = Annotated[str, Field(json_schema_extra={"format": "uri-reference"})]
+
+
+class Answer(BaseModel):
+    """Base of all. A field of type `X | None` is always there; one with the default None is left out at times."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        shaped = handler.resolve_ref_schema(handler(core_schema))
+        for field in shaped.get("properties", {}).values():
+            if "default" in field and field["default"] is None:
+                del field["default"]
+                without_null(field)
+        return shaped
+
+
+def without_null(schema: dict[str, Any]) -> None:
+    """Leave the one other branch of `X | null`; what stands beside the branches goes over what stands in it."""
+    branches = [branch for branch in schema.get("anyOf", ()) if branch != {"type": "null"}]
+    if len(branches) == 1:
+        del schema["anyOf"]
+        schema.update({**branches[0], **schema})
+
+
+# closed lists
+
+
+def _listed(about: str, meanings: Mapping[str, str]) -> ConfigDict:
+    lines = [about, "", *(f"- `{name}`: {meaning}" for name, meaning in meanings.items())]
+    return ConfigDict(json_schema_extra={"enum": list(meanings), "description": "\n".join(lines)})
+
+
+def problem_kinds() -> Iterable[type[err.LanewayError]]:
+    """Every kind of failure that an answer can tell of, one for each code."""
+    above: list[type[err.LanewayError]] = [err.RequestError, err.ServiceError]
+    while above:
+        kinds = above.pop(0).__subclasses__()
+        yield from kinds
+        above += kinds
+    yield err.InternalError
+
+
+_STATUS_MEANINGS = {
+    "queued": "waits for its turn",
+    "running": "executes, or will go on after an interruption",
+    "succeeded": "ended, with outcome `completed` or `silent`",
+    "failed": "ended; `error` says why",
+    "timed_out": "ended by its own limit",
+    "cancelled": "ended by an abort, or withdrawn while it was queued",
+    "merged": "went into another run; no run does in this build",
+    "dropped": "dropped from a full queue; no run is in this build",
+}
+_STREAM_MEANINGS = {
+    "lifecycle": "where the run stands: `queued`, `start`, `resumed`, `model`, `step-end`, and exactly one last event, "
+    "`end` or `error`, with `final: true`",
+    "assistant": "text of the reply: `delta` at `offset` (code points), then `phase: end` with the whole; "
+    "`phase: reset` takes back what came for the message",
+    "thinking": "the same for the model's thinking, with `reasoning: stream` only",
+    "tool": "`phase: start` and `phase: end` of a tool call",
+}
+_CONTROL_MEANINGS = {
+    "ready": "the first of every stream: `{cursor, status, heartbeatSeconds}`",
+    "accepted": "in its place on a post; `data` is an `Accepted`",
+    "heartbeat": "nothing happened for a while; its id is the present cursor",
+    "gap": "`{reason, oldestSeq}`: the cursor was not given out by this service; a `snapshot` follows",
+    "snapshot": "`{sessionId, runs}`: the run with its `input` and its `messages` so far",
+    "shutdown": "`{reason}`: the process goes; come back",
+    "problem": "a failure in the middle; `data` is a `Problem`; come back",
+    "done": "the run has ended and everything was sent; `data` is a `WaitEnded`",
+}
+
+
+class ProblemCode(RootModel[str]):
+    model_config = _listed(
+        "What went wrong, with the HTTP status.",
+        {kind.code: f"{kind.status}. {kind.__doc__}" for kind in problem_kinds()},
+    )
+
+
+class RunErrorCode(RootModel[str]):
+    model_config = _listed("Why a run failed.", ERROR_CODES)
+
+
+class WaitErrorCode(RootModel[str]):
+    model_config = _listed(
+        "Why there is no good end: that of the run, or the outcome of one that was stopped.",
+        {**ERROR_CODES, **{code: OUTCOMES[code] for code in ABORT_CODES}},
+    )
+
+
+class Outcome(RootModel[str]):
+    model_config = _listed("How a run ended that did not fail.", OUTCOMES)
+
+
+class RunState(RootModel[str]):
+    model_config = _listed(
+        "Where a run stands.",
+        {one.wire: _STATUS_MEANINGS.get(one.wire, "") for one in RunStatus},
+    )
+
+
+class StreamName(RootModel[str]):
+    model_config = _listed(
+        "What a numbered event is about.", {name: _STREAM_MEANINGS.get(name, "") for name in STREAMS}
+    )
+
+
+class ControlName(RootModel[str]):
+    model_config = _listed("Events that concern the stream alone.", _CONTROL_MEANINGS)
