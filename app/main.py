@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -40,5 +42,12 @@ def create_app(service: Service) -> FastAPI:
     for router in routers:
         app.include_router(router)
     install_problems(app, routers)
+    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]
     app.add_middleware(Guard, ids=service.around.ids, allowed_hosts=service.around.settings.server.allowed_hosts)
     return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    from app.api.openapi import document  # noqa: PLC0415 - its models are loaded when it is first asked for
+
+    return document(app)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from alembic import context
-from sqlalchemy import create_engine, pool
+from sqlalchemy import create_engine, make_url, pool
 
 from app.store.tables import metadata
 
 
 def run() -> None:
+    """Migrate over a connection, or print the SQL for the dialect of the URL."""
     url = context.config.get_main_option("sqlalchemy.url")
     assert url is not None
+    if context.is_offline_mode():
+        dialect = make_url(url).get_backend_name()
+        context.configure(dialect_name=dialect, target_metadata=metadata, literal_binds=True)
+        with context.begin_transaction():
+            context.run_migrations()
+        return
     engine = create_engine(url, poolclass=pool.NullPool)
     with engine.connect() as connection:
         if connection.dialect.name == "sqlite":

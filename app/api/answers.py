@@ -14,12 +14,12 @@ from app.api.words import (
     Answer,
     Count,
     Id,
-    Key,
     Outcome,
     Path,
     ProblemCode,
     RunErrorCode,
     RunState,
+    SessionKey,
     Time,
     WaitErrorCode,
 )
@@ -101,7 +101,7 @@ class Accepted(Answer):
 
     run_id: Id
     accepted_at: Time
-    session_key: Key
+    session_key: SessionKey
     session_id: Id = Field(description="The session's present transcript.")
     status: RunState
     receipt: Receipt
@@ -154,7 +154,7 @@ class Run(Answer):
     """A run as it stands."""
 
     run_id: Id
-    session_key: Key
+    session_key: SessionKey
     session_id: Id = Field(description="The transcript it belongs to.")
     agent: str = Field(examples=["main"])
     status: RunState
@@ -216,7 +216,7 @@ class AbortResult(Answer):
 class SessionAbortResult(Answer):
     """What became of the session's open runs: those that waited first, then the executing one."""
 
-    session_key: Key
+    session_key: SessionKey
     runs: list[AbortResult]
 
 
@@ -226,7 +226,7 @@ class SessionAbortResult(Answer):
 class Session(Answer):
     """A session as it stands."""
 
-    session_key: Key
+    session_key: SessionKey
     session_id: Id = Field(description="Its present transcript.")
     agent: str = Field(examples=["main"])
     created_at: Time
@@ -257,7 +257,7 @@ class ToolCallPart(Answer):
     type: Literal["toolCall"]
     tool_call_id: str
     name: str
-    args: str = Field(description="A JSON object as text, byte for byte as the model wrote it.")
+    args: str = Field(description="A JSON object as text, as the model wrote it.")
 
 
 class ToolResultPart(Answer):
@@ -305,7 +305,7 @@ class AuditRow(Answer):
     code: str | None = Field(None, description="Outcome or error code of the run; its stop reason when that says more.")
     actor: str
     agent: str
-    session_key: Key
+    session_key: SessionKey
     session_id: Id
     run_id: Id
     tool_call_ref: str | None = None
@@ -371,6 +371,10 @@ class ModelPage(_Page):
     """All models that agents use."""
 
     items: list[Model]
+
+
+class MetricsText(RootModel[str]):
+    """Prometheus text format."""
 
 
 class Health(Answer):

@@ -19,18 +19,19 @@ router = APIRouter(prefix="/api/v1/audit", tags=["audit"], dependencies=[Depends
 
 Kind = Literal["agent_run", "tool_action", "message", "approval"]
 Status = Literal["started", "succeeded", "failed", "cancelled", "timed_out", "blocked", "unknown"]
+Direction = Literal["inbound", "outbound"]
 
 
-@router.get("", summary="Read the ledger")
+@router.get("", operation_id="listAudit", summary="Read the ledger")
 async def list_audit(  # noqa: PLR0913
     service: ServiceDep,
-    agent: Annotated[str | None, Query(max_length=64)] = None,
+    agent: Annotated[str | None, Query(max_length=64, description="Only rows about this agent.")] = None,
     session_key: KeyFilter = None,
-    run_id: Annotated[str | None, Query(alias="runId", max_length=64)] = None,
-    kind: Kind | None = None,
-    status: Status | None = None,
-    direction: Literal["inbound", "outbound"] | None = None,
-    channel: Annotated[str | None, Query(max_length=64)] = None,
+    run_id: Annotated[str | None, Query(alias="runId", max_length=64, description="Only rows about this run.")] = None,
+    kind: Annotated[Kind | None, Query(description="What the rows are about; `agent_run` in this build.")] = None,
+    status: Annotated[Status | None, Query(description="How it went.")] = None,
+    direction: Annotated[Direction | None, Query(description="Of messages, which come with channels.")] = None,
+    channel: Annotated[str | None, Query(max_length=64, description="Of messages, which come with channels.")] = None,
     since: Since = None,
     until: Until = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,

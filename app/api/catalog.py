@@ -13,7 +13,7 @@ from app.settings import MAIN_AGENT
 router = APIRouter(prefix="/api/v1", tags=["catalog"], dependencies=[Depends(known_parameters)])
 
 
-@router.get("/agents", summary="List agents")
+@router.get("/agents", operation_id="listAgents", summary="List agents")
 async def list_agents(service: ServiceDep) -> Response:
     """The configured agents."""
     settings = service.around.settings
@@ -31,7 +31,7 @@ async def list_agents(service: ServiceDep) -> Response:
     return _items(items)
 
 
-@router.get("/models", summary="List models")
+@router.get("/models", operation_id="listModels", summary="List models")
 async def list_models(service: ServiceDep) -> Response:
     """The models that agents use. `demo: true` marks the built-in, scripted, offline one."""
     settings = service.around.settings

@@ -23,13 +23,13 @@ READY_WITHIN_S = 5.0
 router = APIRouter(tags=["operation"])
 
 
-@router.get("/healthz", summary="Whether the process is alive")
+@router.get("/healthz", operation_id="readHealth", summary="Whether the process is alive")
 async def health() -> Response:
     """Answers as long as the event loop runs."""
     return Response(orjson.dumps({"status": "ok"}), 200, None, JSON)
 
 
-@router.get("/readyz", summary="Whether new runs are taken")
+@router.get("/readyz", operation_id="readReadiness", summary="Whether new runs are taken")
 async def ready(service: ServiceDep) -> Response:
     """200 when the store answers and new runs are taken, else 503 with the reason."""
     reason = None
@@ -49,7 +49,7 @@ def _one(conn: Connection) -> None:
     conn.execute(select(literal(1)))
 
 
-@router.get("/metrics", summary="Metrics in Prometheus text")
+@router.get("/metrics", operation_id="readMetrics", summary="Metrics in Prometheus text")
 async def metrics(request: Request, service: ServiceDep) -> Response:
     """Gauges of what is open, in hand and waiting."""
     registry = CollectorRegistry(auto_describe=False)

@@ -1,17 +1,23 @@
-"""The OpenAPI document: what routes say of themselves beside their signatures, and the whole, made at the first request.
+"""The OpenAPI document of the application.
 
-Path and query parameters stand in the signatures. Bodies, headers and answers, which handlers read and write by hand,
-are described with `described`, by the names of models in `schemas`, `answers` and `blocks`; those that only the
-document needs are loaded with it.
+Paths and their parameters come from the routes, the rest from `operations`, the components from the models in `answers`,
+`blocks`, `words` and `schemas`. All of it is loaded, and the document made, when it is first asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from app import errors as err
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+
+from app.api import answers, blocks, schemas
+from app.api.operations import EVERYWHERE, IN_THE_API, OPERATIONS, Answer, Operation, problem_answer
 from app.api.requests import EVENT_STREAM, IDEMPOTENCY_KEY_RULE, JSON, PREFER_WAIT_S_MAX
+from app.api.words import without_null
 
 LICENCE = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
 TAGS = [
@@ -22,10 +28,12 @@ TAGS = [
     {"name": "operation", "description": "Probes and metrics."},
 ]
 
+_IDEMPOTENCY_KEY = f"""{IDEMPOTENCY_KEY_RULE}. With the same body it is the same run, and gets the first answer again;
+another body is refused. Kept as long as the run; a refusal is not remembered."""
+
 RECEIVED_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Idempotency-Key": (
-        f"{IDEMPOTENCY_KEY_RULE}. The same key with the same body is the same run, and gets the first answer again; "
-        "with another body it is refused. Kept as long as the run; a refusal is not remembered.",
+        _IDEMPOTENCY_KEY,
         {"type": "string", "pattern": '^([!#-~][!-~]{0,255}|"[!-~]{1,256}")$', "examples": ["web-42-1"]},
     ),
     "Accept": (
@@ -60,35 +68,132 @@ SENT_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Allow": ("With 405: the methods of this path.", {"type": "string", "examples": ["GET, POST"]}),
 }
 
-_ALWAYS = (err.BadHost, err.BadOrigin, err.InternalError)
-_IN_THE_API = (err.ValidationFailed, err.StoreBusy)
 
-_KEY_SCHEMA: dict[str, Any] = {"type": "string", "$ref": "#/components/schemas/SessionKey"}
+def document(app: FastAPI) -> dict[str, Any]:
+    """The document; made once."""
+    if app.openapi_schema is None:
+        app.openapi_schema = _made(app)
+    return app.openapi_schema
 
 
-def answer(text: str, content: str | Mapping[str, str] | None = None, *headers: str) -> dict[str, Any]:
-    """One answer of a route: what it means, the model of its JSON (or models by media type), headers of its own."""
-    kinds = {JSON: content} if isinstance(content, str) else content or {}
-    shaped: dict[str, Any] = {"description": text, "headers": _sent(headers)}
-    if kinds:
-        shaped["content"] = {kind: {"schema": _model(name)} for kind, name in kinds.items()}
+def _made(app: FastAPI) -> dict[str, Any]:
+    made: dict[str, Any] = get_openapi(
+        title=app.title,
+        version=app.version,
+        openapi_version=app.openapi_version,
+        description=app.description,
+        routes=app.routes,
+        tags=TAGS,
+        license_info=LICENCE,
+    )
+    for path, operations in made["paths"].items():
+        for operation in operations.values():
+            _describe(operation, in_the_api=path.startswith("/api"))
+    made["components"] = {
+        "schemas": _schemas(),
+        "parameters": {
+            name: {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
+            for name, (text, schema) in RECEIVED_HEADERS.items()
+        },
+        "headers": {name: {"description": text, "schema": schema} for name, (text, schema) in SENT_HEADERS.items()},
+    }
+    return made
+
+
+def _describe(operation: dict[str, Any], *, in_the_api: bool) -> None:
+    told = OPERATIONS.get(operation["operationId"], Operation({}))
+    parameters = operation.setdefault("parameters", [])
+    for parameter in parameters:
+        _finish(parameter)
+    parameters += [_reference("parameters", name) for name in (*told.headers, "X-Request-Id")]
+    if told.body is not None:
+        body = {JSON: {"schema": _reference("schemas", told.body)}}
+        operation["requestBody"] = {"required": told.body_required, "content": body}
+    codes = {(kind.status, kind.code) for kind in (*told.problems, *(IN_THE_API if in_the_api else EVERYWHERE))}
+    refused = problem_answer(f"It cannot be done as asked: {_listed(codes, 400)}.", "Retry-After", "Allow")
+    failed = problem_answer(f"It cannot be done now: {_listed(codes, 500)}.", "Retry-After")
+    every = {**{str(status): one for status, one in told.answers.items()}, "4XX": refused, "5XX": failed}
+    operation["responses"] = {status: _response(every[status]) for status in sorted(every)}
+
+
+def _finish(parameter: dict[str, Any]) -> None:
+    """Nothing in a URL is null, times are text, and lists stand with commas between."""
+    schema = parameter["schema"]
+    schema.pop("title", None)
+    schema.pop("description", None)
+    without_null(schema)
+    if schema.get("format") == "date-time":
+        schema["type"] = "string"
+    if schema.get("type") == "array":
+        parameter |= {"style": "form", "explode": False}
+    if parameter["name"] == "sessionKey":
+        parameter["schema"] = _reference("schemas", "SessionKey")
+    if parameter["name"] == "limit":
+        parameter.setdefault("description", "How many items a page has at most.")
+
+
+def _response(answer: Answer) -> dict[str, Any]:
+    shaped: dict[str, Any] = {
+        "description": answer.text,
+        "headers": {name: _reference("headers", name) for name in ("X-Request-Id", *answer.headers)},
+    }
+    if answer.models:
+        shaped["content"] = {kind: {"schema": _reference("schemas", name)} for kind, name in answer.models.items()}
     return shaped
 
 
-def described(
-    answers: Mapping[int, Mapping[str, Any]],
-    *problems: type[err.LanewayError],
-    headers: Iterable[str] = (),
-    body: str | None = None,
-    body_required: bool = True,
-) -> dict[str, Any]:
-    """`openapi_extra` of a route: its answers, the problems that it can end in beside those of every route, the headers
-    that it reads and the model of the body that it reads."""
-    extra: dict[str, Any] = {
-        "parameters": [{"$ref": f"#/components/parameters/{name}"} for name in headers],
-        "responses": {str(status): one for status, one in answers.items()},
-        "x-problems": [kind.code for kind in problems],
-    }
-    if body is not None:
-        extra["requestBody"] = {"required": body_required, "content": {JSON: {"schema": _model(body)}}}
-    return extra
+def _listed(codes: Iterable[tuple[int, str]], least: int) -> str:
+    return ", ".join(f"`{code}` ({status})" for status, code in sorted(codes) if least <= status < least + 100)
+
+
+def _reference(place: str, name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/{place}/{name}"}
+
+
+class _Schemas(GenerateJsonSchema):
+    """Names of fields say enough; titles made of them are left out."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _schemas() -> dict[str, Any]:
+    models: list[type[BaseModel]] = [schemas.RunBody, schemas.AbortBody]
+    for module in (answers, blocks):
+        models += [one for name, one in vars(module).items() if _is_model(one) and not name.startswith("_")]
+    _, made = models_json_schema(
+        [(model, "validation") for model in models],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_Schemas,
+    )
+    components: dict[str, Any] = made["$defs"]
+    components.pop("Answer", None)
+    _bounds_of_checks(components)
+    return dict(sorted(components.items()))
+
+
+def _is_model(one: object) -> bool:
+    return isinstance(one, type) and issubclass(one, BaseModel)
+
+
+def _bounds_of_checks(made: dict[str, Any]) -> None:
+    """What the validators of request bodies check beside their types, as far as a schema can say it."""
+    run = made["RunBody"]
+    run["examples"] = [
+        {"message": "What is the weather like?"},
+        {
+            "message": [{"type": "text", "text": "What is the weather like?"}],
+            "sessionKey": "agent:main:web-42",
+            "queue": {"mode": "followup"},
+            "timeoutSeconds": 600,
+            "metadata": {"page": "/start"},
+        },
+    ]
+    text, parts = run["properties"]["message"]["anyOf"]
+    text |= {"minLength": 1, "pattern": r"\S"}
+    parts["minItems"] = 1
+    run["properties"]["sessionKey"]["anyOf"][0] = _reference("schemas", "SessionKey")
+    run["properties"]["queue"].setdefault("description", "What the message does when the session has work.")
+    part = made["TextPartBody"]["properties"]
+    part["type"].setdefault("description", "What the part is.")
+    part["text"].setdefault("description", "Text of the user.")

@@ -44,7 +44,7 @@ RunId = Annotated[str, Path(alias="runId", description="As the accept answer gav
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"], dependencies=[Depends(known_parameters)])
 
 
-@router.post("", status_code=202, summary="Accept a run")
+@router.post("", status_code=202, operation_id="acceptRun", summary="Accept a run")
 async def accept_run(request: Request, service: ServiceDep) -> Response:
     """Accept a message as a run; answers at once, and from then on the run is durable.
 
@@ -151,12 +151,18 @@ async def _accepted_json(request: Request, service: Service, received: Receiving
     return Response(received.body, 202, headers, JSON)
 
 
-@router.get("", summary="List runs")
+@router.get("", operation_id="listRuns", summary="List runs")
 async def list_runs(  # noqa: PLR0913
     service: ServiceDep,
     session_key: KeyFilter = None,
-    status: Annotated[str | None, Query(description="One of the run statuses, or several with commas between.")] = None,
-    agent: Annotated[str | None, Query(max_length=64)] = None,
+    status: Annotated[
+        str | None,
+        Query(
+            description="One of the run statuses, or several with commas between.",
+            json_schema_extra={"type": "array", "items": {"$ref": "#/components/schemas/RunState"}, "minItems": 1},
+        ),
+    ] = None,
+    agent: Annotated[str | None, Query(max_length=64, description="Only runs of this agent.")] = None,
     since: Since = None,
     until: Until = None,
     limit: Limit = 50,
@@ -189,7 +195,7 @@ def _statuses(text: str | None) -> tuple[str, ...]:
     return tuple(wanted)
 
 
-@router.get("/{runId}", summary="Read a run")
+@router.get("/{runId}", operation_id="readRun", summary="Read a run")
 async def read_run(run_id: RunId, service: ServiceDep) -> Response:
     """The run as it stands."""
     found = await service.around.store.read(partial(record, run_id=run_id, principal=LOCAL))
@@ -198,11 +204,13 @@ async def read_run(run_id: RunId, service: ServiceDep) -> Response:
     return _json(run_json(found))
 
 
-@router.get("/{runId}/wait", summary="Wait for a run's end")
+@router.get("/{runId}/wait", operation_id="waitForRun", summary="Wait for a run's end")
 async def wait_for_run(
     run_id: RunId,
     service: ServiceDep,
-    timeout_ms: Annotated[int, Query(alias="timeoutMs", ge=0, le=WAIT_MS_MAX)] = 30_000,
+    timeout_ms: Annotated[
+        int, Query(alias="timeoutMs", ge=0, le=WAIT_MS_MAX, description="How long to wait; 0 answers at once.")
+    ] = 30_000,
 ) -> Response:
     """Wait until the run has ended, at most `timeoutMs`. Expiry is `waitExpired: true` and changes nothing.
 
@@ -212,7 +220,7 @@ async def wait_for_run(
     return _json(wait_json(waited.record, draining=waited.draining))
 
 
-@router.post("/{runId}/abort", summary="Abort a run")
+@router.post("/{runId}/abort", operation_id="abortRun", summary="Abort a run")
 async def abort_run(run_id: RunId, request: Request, service: ServiceDep) -> Response:
     """Stop a run. Answers once the wish is durable; from then on a run that had not ended can only end as `cancelled`.
 
@@ -240,15 +248,25 @@ async def read_abort(request: Request, service: Service) -> AbortBody:
         raise validation_problem(problem.errors(include_url=False, include_context=False)) from None
 
 
-@router.get("/{runId}/events", summary="Follow a run")
+@router.get("/{runId}/events", operation_id="followRun", summary="Follow a run")
 async def follow_run(  # noqa: PLR0913
     run_id: RunId,
     request: Request,
     service: ServiceDep,
     after: Annotated[
-        str | None, Query(description="Event id to go on after, `start` or `tail`. The header `Last-Event-ID` wins.")
+        str | None,
+        Query(
+            description="Event id to go on after, `start` or `tail`. The header `Last-Event-ID` wins.",
+            json_schema_extra={"pattern": "^([0-9]{1,15}|start|tail)$"},
+        ),
     ] = None,
-    streams: Annotated[str | None, Query(description="Only these streams, with commas between; ids stay.")] = None,
+    streams: Annotated[
+        str | None,
+        Query(
+            description="Only these streams, with commas between; ids stay.",
+            json_schema_extra={"type": "array", "items": {"$ref": "#/components/schemas/StreamName"}},
+        ),
+    ] = None,
     form: Annotated[
         Literal["named", "message"],
         Query(alias="format", description="`message`: all events as the default `message`."),

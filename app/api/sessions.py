@@ -27,10 +27,10 @@ SessionKey = Annotated[
 ]
 
 
-@router.get("", summary="List sessions")
+@router.get("", operation_id="listSessions", summary="List sessions")
 async def list_sessions(  # noqa: PLR0913
     service: ServiceDep,
-    agent: Annotated[str | None, Query(max_length=64)] = None,
+    agent: Annotated[str | None, Query(max_length=64, description="Only sessions of this agent.")] = None,
     search: Annotated[str | None, Query(min_length=1, max_length=256, description="Part of the key, exact.")] = None,
     active: Annotated[bool | None, Query(description="Whether a run is queued or executing.")] = None,
     limit: Limit = 50,
@@ -45,13 +45,13 @@ async def list_sessions(  # noqa: PLR0913
     return _json(body)
 
 
-@router.get("/{sessionKey}", summary="Read a session")
+@router.get("/{sessionKey}", operation_id="readSession", summary="Read a session")
 async def read_session(session_key: SessionKey, service: ServiceDep) -> Response:
     """The session as it stands."""
     return _json(session_json(await _session(session_key, service)))
 
 
-@router.post("/{sessionKey}/abort", summary="Abort a session's runs")
+@router.post("/{sessionKey}/abort", operation_id="abortSession", summary="Abort a session's runs")
 async def abort_session(session_key: SessionKey, request: Request, service: ServiceDep) -> Response:
     """Stop all open runs of a session in one step: those that wait first, then the executing one."""
     _check_key(session_key)
@@ -66,13 +66,13 @@ class _TranscriptOf:
     transcript_id: str
 
 
-@router.get("/{sessionKey}/transcript", summary="Read a transcript")
+@router.get("/{sessionKey}/transcript", operation_id="readTranscript", summary="Read a transcript")
 async def read_transcript(
     session_key: SessionKey,
     service: ServiceDep,
     limit: Limit = 50,
     cursor: ListCursor = None,
-    view: Annotated[str, Query(description="`all`; `model` comes later.")] = "all",
+    view: Annotated[str, Query(description="`all`; `model` comes later.", json_schema_extra={"enum": ["all"]})] = "all",
 ) -> Response:
     """The conversation: newest page first, oldest first within a page."""
     if view == "model":

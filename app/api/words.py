@@ -17,24 +17,14 @@ from app import errors as err
 from app.domain.event import STREAMS
 from app.domain.outcome import ABORT_CODES, ERROR_CODES, OUTCOMES
 from app.domain.run import RunStatus
-from app.domain.session import KEY_LENGTH_MAX
+from app.domain.session import KEY_FORM, KEY_RULE
 
 ID = "0198c0de-0000-7000-8000-000000000001"
 TIME = "2026-11-30T20:31:07.123Z"
-KEY_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9_.:@+~-]{1,256}$"
 
 Id = Annotated[str, Field(examples=[ID])]
 Time = Annotated[str, Field(examples=[TIME], json_schema_extra={"format": "date-time"})]
 Count = Annotated[int, Field(ge=0)]
-Key = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=KEY_LENGTH_MAX,
-        examples=["agent:main:web-42"],
-        json_schema_extra={"pattern": KEY_PATTERN},
-    ),
-]
 Path = Annotated[str, Field(json_schema_extra={"format": "uri-reference"})]
 
 
@@ -59,6 +49,16 @@ def without_null(schema: dict[str, Any]) -> None:
     if len(branches) == 1:
         del schema["anyOf"]
         schema.update({**branches[0], **schema})
+
+
+class SessionKey(RootModel[str]):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "description": f"A session: {KEY_RULE}. Case matters.",
+            "pattern": r"^(?!\.{1,2}$)" + f"{KEY_FORM.pattern}$",
+            "examples": ["agent:main:web-42"],
+        }
+    )
 
 
 # closed lists
@@ -112,7 +112,10 @@ _CONTROL_MEANINGS = {
 class ProblemCode(RootModel[str]):
     model_config = _listed(
         "What went wrong, with the HTTP status.",
-        {kind.code: f"{kind.status}. {kind.__doc__}" for kind in problem_kinds()},
+        {
+            kind.code: f"{kind.status}. {kind.__doc__}"
+            for kind in sorted(problem_kinds(), key=lambda kind: (kind.status, kind.code))
+        },
     )
 
 

@@ -87,6 +87,7 @@ class SqliteStore:
         self._pool_size = readers
         self._reads = 0
         self._engine = sqlite_engine(path, synchronous=synchronous)
+        self._connection = self._engine.connect()
         self._local = threading.local()
         self._read_connections: list[Connection] = []
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="laneway-read")
@@ -175,10 +176,13 @@ class SqliteStore:
     # The writer thread.
 
     def _write_until_closed(self) -> None:
-        connection = self._engine.connect()
+        connection = self._connection
         try:
             while (group := self._next_group(connection)) is not None:
                 self._run_group(connection, group)
+        except BaseException as problem:
+            log.exception("store.writer-failed")
+            self._give_up(str(problem))
         finally:
             with contextlib.suppress(sqlite3.Error):
                 _raw(connection).execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -207,7 +211,7 @@ class SqliteStore:
 
     def _run_group(self, connection: Connection, group: list[_Job]) -> None:
         """Run what has not been given up, in order; answer each job after its own COMMIT."""
-        jobs = [job for job in group if job.begin()]
+        jobs = list(group)
         while jobs:
             try:
                 done = self._transact(connection, jobs)
@@ -236,9 +240,12 @@ class SqliteStore:
         text = str(getattr(problem, "orig", problem))
         if not any(mark in text for mark in _FATAL):
             return False
-        error = StoreUnusable(f"The database {self._path} cannot be used any more: {text}.")
-        self._loop.call_soon_threadsafe(self._report, error)
+        self._give_up(text)
         return True
+
+    def _give_up(self, why: str) -> None:
+        error = StoreUnusable(f"The database {self._path} cannot be used any more: {why}.")
+        self._loop.call_soon_threadsafe(self._report, error)
 
     def _report(self, error: StoreUnusable) -> None:
         if not self.failed.done():
@@ -252,7 +259,8 @@ class SqliteStore:
             raw.execute("BEGIN IMMEDIATE")
             deadline = self._steady_s() + GROUP_WORK_S_MAX
             for job in jobs:
-                _run_step(connection, raw, job)
+                if job.begin():
+                    _run_step(connection, raw, job)
                 done += 1
                 if self._steady_s() > deadline:
                     break
@@ -263,7 +271,8 @@ class SqliteStore:
             raise _GroupFailed from problem
         return done
 
-    def _settle(self, jobs: list[_Job]) -> None:
+    def _settle(self, group: list[_Job]) -> None:
+        jobs = [job for job in group if not job.dropped]
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
             self._loop.call_soon_threadsafe(self._answer, jobs)
 

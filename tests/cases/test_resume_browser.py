@@ -1,4 +1,4 @@
-"""A client that reconnects by the rules of a browser's `EventSource` and knows nothing of ours comes to rest by itself."""
+"""A client that reconnects by the rules of a browser's `EventSource`, and knows none of ours, comes to rest."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ class EventSource:
     retries: list[int] = field(default_factory=list)
     last_id: str = ""
     stream: Stream | None = None
+
+    def saw(self, word: str) -> bool:
+        return any(word in event.payload.get("delta", "") for event in self.events)
 
     async def run(self) -> None:
         """Until it gives up for good."""
@@ -91,9 +94,7 @@ async def test_browsers_that_lose_a_live_run_come_back_and_stop(service: Service
         running = [asyncio.create_task(browser.run()) for browser in browsers]
 
         async def all_saw(word: str) -> None:
-            for browser in browsers:
-                told = lambda b=browser: any(word in event.payload.get("delta", "") for event in b.events)  # noqa: E731
-                await until(told, f"a browser saw {word!r}", 60)
+            await until(lambda: all(browser.saw(word) for browser in browsers), f"every browser saw {word!r}", 60)
 
         await all_saw("one ")
         for browser in browsers:

@@ -26,6 +26,9 @@ READY_WITHIN_S = 30.0
 class Service(Client):
     """`settings` are dotted keys (`{"queue.mode": "reject"}`); `faults` arm the first start only (`"CP-2=kill@1"`)."""
 
+    program: Sequence[str] = ("-m", "app.cli", "serve")
+    """What Python runs; it is given `--port` and the arguments."""
+
     def __init__(  # noqa: PLR0913
         self,
         state_dir: Path,
@@ -177,7 +180,7 @@ class Service(Client):
         }
         if armed:
             environ["LANEWAY_FAULTS"] = armed
-        arguments = ["-m", "app.cli", "serve", "--port", str(self._port), *self.arguments]
+        arguments = [*self.program, "--port", str(self._port), *self.arguments]
         self.process = Process(arguments, environ, self.state_dir.parent, self._log_path)
         self.lives += 1
         return self.process
