@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, RootModel
 
 from app.api.words import (
-    Answer,
     Count,
     Id,
     Outcome,
@@ -19,6 +18,7 @@ from app.api.words import (
     ProblemCode,
     RunErrorCode,
     RunState,
+    Schema,
     SessionKey,
     Time,
     WaitErrorCode,
@@ -28,7 +28,7 @@ from app.domain.message import Role, StopReason
 from app.settings import ProviderKind
 
 
-class Place(Answer):
+class Place(Schema):
     """A wrong place in the request: what is wrong, and one of the other three, where."""
 
     detail: str = Field(description="What is wrong, or what is allowed.")
@@ -39,7 +39,7 @@ class Place(Answer):
     header: str | None = Field(None, description="Name of a header.")
 
 
-class Problem(Answer):
+class Problem(Schema):
     """A failure (RFC 9457)."""
 
     type: str = Field(description="`urn:laneway:problem:` and the code.")
@@ -59,7 +59,7 @@ class Problem(Answer):
 # runs
 
 
-class Links(Answer):
+class Links(Schema):
     """Where to go on; paths of this service."""
 
     self_: Path = Field(alias="self", description="The run.")
@@ -68,7 +68,7 @@ class Links(Answer):
     abort: Path = Field(description="Stops it.")
 
 
-class QueuedReceipt(Answer):
+class QueuedReceipt(Schema):
     """The input waits."""
 
     state: Literal["queued"]
@@ -77,7 +77,7 @@ class QueuedReceipt(Answer):
     since: Time = Field(description="Since when it waits.")
 
 
-class AttemptReceipt(Answer):
+class AttemptReceipt(Schema):
     """The input is or was executed."""
 
     state: Literal["started", "recovering", "ended"]
@@ -85,7 +85,7 @@ class AttemptReceipt(Answer):
     since: Time = Field(description="Since when it is so.")
 
 
-class WithdrawnReceipt(Answer):
+class WithdrawnReceipt(Schema):
     """The input was taken out of the queue before it was executed."""
 
     state: Literal["withdrawn"]
@@ -96,7 +96,7 @@ class Receipt(RootModel[Annotated[QueuedReceipt | AttemptReceipt | WithdrawnRece
     """What became of the input."""
 
 
-class Accepted(Answer):
+class Accepted(Schema):
     """The run is durable. A repeat of the request with its key gets this again, as it was."""
 
     run_id: Id
@@ -108,7 +108,7 @@ class Accepted(Answer):
     links: Links
 
 
-class RunError(Answer):
+class RunError(Schema):
     """Why the run failed."""
 
     code: RunErrorCode
@@ -116,7 +116,7 @@ class RunError(Answer):
     retryable: bool = Field(description="Whether the same message may work later.")
 
 
-class WaitError(Answer):
+class WaitError(Schema):
     """Why there is no good end."""
 
     code: WaitErrorCode
@@ -124,7 +124,7 @@ class WaitError(Answer):
     retryable: bool = Field(description="Whether the same message may work later.")
 
 
-class ReplyPayload(Answer):
+class ReplyPayload(Schema):
     """A piece to show."""
 
     kind: Literal["text", "reasoning", "error"]
@@ -132,13 +132,13 @@ class ReplyPayload(Answer):
     code: RunErrorCode | None = Field(None, description="Of kind `error`.")
 
 
-class Reply(Answer):
+class Reply(Schema):
     """What the run hands to whoever asked, in the order to show it."""
 
     payloads: list[ReplyPayload]
 
 
-class Usage(Answer):
+class Usage(Schema):
     """What was used; null is not known."""
 
     input_tokens: Count | None
@@ -150,7 +150,7 @@ class Usage(Answer):
     model_calls: Count = Field(description="How often a model was asked.")
 
 
-class Run(Answer):
+class Run(Schema):
     """A run as it stands."""
 
     run_id: Id
@@ -177,7 +177,7 @@ class Run(Answer):
     links: Links
 
 
-class WaitEnded(Answer):
+class WaitEnded(Schema):
     """The run has ended."""
 
     run_id: Id
@@ -192,7 +192,7 @@ class WaitEnded(Answer):
     wait_expired: Literal[False]
 
 
-class WaitExpired(Answer):
+class WaitExpired(Schema):
     """The run has not ended in this time, and goes on."""
 
     run_id: Id
@@ -205,7 +205,7 @@ class WaitResult(RootModel[WaitEnded | WaitExpired]):
     """What a wait came to."""
 
 
-class AbortResult(Answer):
+class AbortResult(Schema):
     """The wish to stop is durable."""
 
     run_id: Id
@@ -213,7 +213,7 @@ class AbortResult(Answer):
     abort_requested_at: Time | None = Field(description="Null for a run that had ended without an abort.")
 
 
-class SessionAbortResult(Answer):
+class SessionAbortResult(Schema):
     """What became of the session's open runs: those that waited first, then the executing one."""
 
     session_key: SessionKey
@@ -223,7 +223,7 @@ class SessionAbortResult(Answer):
 # sessions
 
 
-class Session(Answer):
+class Session(Schema):
     """A session as it stands."""
 
     session_key: SessionKey
@@ -237,21 +237,21 @@ class Session(Answer):
     entries: Count = Field(description="Entries of the transcript.")
 
 
-class TextPart(Answer):
+class TextPart(Schema):
     """Text for people."""
 
     type: Literal["text"]
     text: str
 
 
-class ThinkingPart(Answer):
+class ThinkingPart(Schema):
     """The model's thinking."""
 
     type: Literal["thinking"]
     text: str
 
 
-class ToolCallPart(Answer):
+class ToolCallPart(Schema):
     """A call that the model asked for."""
 
     type: Literal["toolCall"]
@@ -260,7 +260,7 @@ class ToolCallPart(Answer):
     args: str = Field(description="A JSON object as text, as the model wrote it.")
 
 
-class ToolResultPart(Answer):
+class ToolResultPart(Schema):
     """The one answer to a call."""
 
     type: Literal["toolResult"]
@@ -273,7 +273,7 @@ class ToolResultPart(Answer):
 Part = Annotated[TextPart | ThinkingPart | ToolCallPart | ToolResultPart, Field(discriminator="type")]
 
 
-class TranscriptEntry(Answer):
+class TranscriptEntry(Schema):
     """Something that was said."""
 
     entry_id: Id
@@ -293,7 +293,7 @@ class TranscriptEntry(Answer):
 # the rest
 
 
-class AuditRow(Answer):
+class AuditRow(Schema):
     """A row of the ledger: who, what and when, never content."""
 
     event_id: Id
@@ -313,7 +313,7 @@ class AuditRow(Answer):
     redaction: Literal["metadata_only"]
 
 
-class Agent(Answer):
+class Agent(Schema):
     """A configured agent."""
 
     agent: str = Field(examples=["main"])
@@ -323,7 +323,7 @@ class Agent(Answer):
     default: bool
 
 
-class Model(Answer):
+class Model(Schema):
     """A model that agents use."""
 
     model: str = Field(examples=["openai:gpt-5-mini"])
@@ -333,7 +333,7 @@ class Model(Answer):
     problem: str | None = Field(description="Why it cannot be used as configured.")
 
 
-class _Page(Answer):
+class _Page(Schema):
     next_cursor: str | None = Field(description="Send it as `cursor` for the next page. Null at the end.")
 
 
@@ -377,19 +377,19 @@ class MetricsText(RootModel[str]):
     """Prometheus text format."""
 
 
-class Health(Answer):
+class Health(Schema):
     """The process is alive."""
 
     status: Literal["ok"]
 
 
-class Ready(Answer):
+class Ready(Schema):
     """New runs are taken."""
 
     status: Literal["ready"]
 
 
-class NotReady(Answer):
+class NotReady(Schema):
     """New runs are not taken."""
 
     status: Literal["not-ready"]

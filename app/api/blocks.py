@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, RootModel
 
-from app.api.words import TIME, Answer, ControlName, Count, Id, StreamName, Time
+from app.api.words import TIME, ControlName, Count, Id, Schema, StreamName, Time
 
 _ASSISTANT = f"""id: 17
 event: assistant
@@ -16,14 +16,14 @@ data: {{"runId":"0198c0de-0000-7000-8000-000000000001","seq":17,"stream":"assist
 """
 
 
-class NotKept(Answer):
+class NotKept(Schema):
     """Numbers that were given out before a crash and are not kept."""
 
     from_seq: Count
     to_seq: Count
 
 
-class Event(Answer):
+class Event(Schema):
     """A numbered event of a run."""
 
     run_id: Id
@@ -37,7 +37,7 @@ class Event(Answer):
     data: dict[str, Any]
 
 
-class ControlEvent(Answer):
+class ControlEvent(Schema):
     """An event that concerns the stream alone; it has no number of its own."""
 
     run_id: Id

@@ -1,7 +1,7 @@
 """The OpenAPI document of the application.
 
-Paths and their parameters come from the routes, the rest from `operations`, the components from the models in `answers`,
-`blocks`, `words` and `schemas`. All of it is loaded, and the document made, when it is first asked for.
+Paths and their parameters come from the routes, the rest of each from `operations`, the components from the models in
+`answers`, `blocks`, `words` and `schemas`. All of it is loaded, and the document made, when it is first asked for.
 """
 
 from __future__ import annotations
@@ -160,20 +160,22 @@ class _Schemas(GenerateJsonSchema):
 def _schemas() -> dict[str, Any]:
     models: list[type[BaseModel]] = [schemas.RunBody, schemas.AbortBody]
     for module in (answers, blocks):
-        models += [one for name, one in vars(module).items() if _is_model(one) and not name.startswith("_")]
+        models += [one for one in vars(module).values() if _is_model(one) and one.__module__ == module.__name__]
     _, made = models_json_schema(
         [(model, "validation") for model in models],
         ref_template="#/components/schemas/{model}",
         schema_generator=_Schemas,
     )
     components: dict[str, Any] = made["$defs"]
-    components.pop("Answer", None)
     _bounds_of_checks(components)
     return dict(sorted(components.items()))
 
 
 def _is_model(one: object) -> bool:
-    return isinstance(one, type) and issubclass(one, BaseModel)
+    """Whether it is one with a name of its own: no private base, no `RootModel[...]`."""
+    return (
+        isinstance(one, type) and issubclass(one, BaseModel) and one.__name__.isidentifier() and one.__name__[0] != "_"
+    )
 
 
 def _bounds_of_checks(made: dict[str, Any]) -> None:

@@ -69,8 +69,8 @@ OPERATIONS = {
         },
         (
             *(*_BODY, err.IdempotencyKeyRequired, err.IdempotencyKeyReused, err.NotAcceptable, err.NotAvailable),
-            *(err.RunNotFound, err.SessionNotFound, err.SessionBusy, err.SessionConflict),
-            *(err.RateLimited, err.Draining, err.QueueFull, err.StoreBusy),
+            *(err.SessionNotFound, err.SessionBusy, err.SessionConflict, err.RateLimited),
+            *(err.Draining, err.QueueFull, err.StoreBusy),
         ),
         headers=("Idempotency-Key", "Accept", "Prefer", "Last-Event-ID"),
         body="RunBody",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 from sse_starlette import EventSourceResponse
-from sse_starlette.sse import AppStatus, SendTimeoutError
+from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from app.api.problems import problem_json
@@ -31,9 +32,10 @@ RETRY_AT_SHUTDOWN_MS = (2000, 6000)
 SEND_TIMEOUT_S = 60.0
 """A reader that takes nothing for so long is cut."""
 
-HEADERS = {"Cache-Control": "no-store, no-transform"}
+LAST_WORD_S = 2.0
+"""How long a stream has for its `shutdown` block when the server that runs the application ends."""
 
-AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+HEADERS = {"Cache-Control": "no-store, no-transform"}
 
 log = structlog.get_logger("laneway.sse")
 
@@ -207,7 +209,14 @@ class RunStreamResponse(EventSourceResponse):
     """The streaming answer of an opened stream. Blocks are bytes already; we send our own heartbeat."""
 
     def __init__(self, stream: RunStream, headers: dict[str, str]) -> None:
-        super().__init__(stream.frames(), headers={**HEADERS, **headers}, ping=0, send_timeout=SEND_TIMEOUT_S)
+        super().__init__(
+            stream.frames(),
+            headers={**HEADERS, **headers},
+            ping=0,
+            send_timeout=SEND_TIMEOUT_S,
+            shutdown_event=stream.service.streams.closing,
+            shutdown_grace_period=LAST_WORD_S,
+        )
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -216,5 +225,9 @@ class RunStreamResponse(EventSourceResponse):
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
             log.info("stream.cut", run_id=self._stream.asked.run_id, reason="the reader takes nothing")
+        except asyncio.CancelledError:
+            if not self._stream.service.around.tail.closing:
+                raise
+            log.info("stream.cut", run_id=self._stream.asked.run_id, reason="the reader did not take the last word")
         finally:
             self._stream.close()

@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=0)]
 Path = Annotated[str, Field(json_schema_extra={"format": "uri-reference"})]
 
 
-class Answer(BaseModel):
+class Schema(BaseModel):
     """Base of all. A field of type `X | None` is always there; one with the default None is left out at times."""
 
     model_config = ConfigDict(alias_generator=to_camel)
@@ -79,6 +79,13 @@ def problem_kinds() -> Iterable[type[err.LanewayError]]:
     yield err.InternalError
 
 
+_PROBLEM_MEANINGS = {
+    "method-not-allowed": "The path is served, but not by this method; `Allow` lists those that are.",
+    "internal": "The service failed; its log has the details under the request id.",
+    "store-busy": "The store did not take the write in time. With `runId`, whether it was taken is not known.",
+}
+"""Where the class says it for whoever reads the code."""
+
 _STATUS_MEANINGS = {
     "queued": "waits for its turn",
     "running": "executes, or will go on after an interruption",
@@ -113,7 +120,7 @@ class ProblemCode(RootModel[str]):
     model_config = _listed(
         "What went wrong, with the HTTP status.",
         {
-            kind.code: f"{kind.status}. {kind.__doc__}"
+            kind.code: f"{kind.status}. {_PROBLEM_MEANINGS.get(kind.code) or kind.__doc__}"
             for kind in sorted(problem_kinds(), key=lambda kind: (kind.status, kind.code))
         },
     )

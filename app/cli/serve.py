@@ -16,6 +16,7 @@ from typing import Annotated
 import structlog
 import typer
 import uvicorn
+from sse_starlette.sse import AppStatus
 
 from app import faults
 from app.assembly import build
@@ -28,7 +29,9 @@ from app.settings import Settings, load
 from app.store.files import StateLock, database_path, prepare_state_dir
 from app.store.migrate import migrate_sqlite
 
-GRACE_AFTER_DRAIN_S = 5
+GRACE_AFTER_DRAIN_S = 1
+"""For requests still in hand when all streams were told and left; readers that take nothing are cut."""
+
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
 """Longer than the idle limit of the usual reverse proxies, so that it is they who close first."""
@@ -51,6 +54,7 @@ def serve(
     configure_logging()
     for warning in loaded.warnings:
         log.warning("settings", warning=warning)
+    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
     faults.arm(os.environ.get("LANEWAY_FAULTS", ""))
     settings = loaded.settings
     prepare_state_dir(settings.state_dir)

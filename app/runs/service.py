@@ -18,7 +18,7 @@ from app.runs.recovery import Sweeper
 from app.runs.streams import StreamGate
 from app.runs.wait import RunWaiter
 
-STREAMS_LEAVE_S = 3.0
+STREAMS_LEAVE_S = 2.0
 """How long the end of the process waits for streams that were told to come back to take the word."""
 
 HAND_OVER_SLACK_S = 5.0
@@ -46,6 +46,7 @@ class Service:
         await self.sweeper.begin()
         self._keep(self.sweeper.sweep_until_cancelled(), "sweep")
         self._keep(self.reader.poll_until_cancelled(), "poll")
+        self._keep(self._end_with_server(), "server")
 
     def warm(self) -> None:
         """After the port is open: load what the first model call needs."""
@@ -87,6 +88,12 @@ class Service:
             await self.sweeper.end()
         await self.around.providers.close()
         await self.around.store.close()
+
+    async def _end_with_server(self) -> None:
+        """Where the application is run by a server of somebody else's: when that is told to stop, streams end too."""
+        await self.streams.closing.wait()
+        self.stop_taking()
+        self.around.tail.close_streams()
 
     async def _warm(self) -> None:
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import anyio
+
 from app.errors import RateLimited
 
 
@@ -14,6 +16,8 @@ class StreamGate:
     def __init__(self, per_principal_max: int) -> None:
         self._max = per_principal_max
         self._open: Counter[str] = Counter()
+        self.closing = anyio.Event()
+        """Set by the streaming library when a server that it knows is told to stop."""
         self._none_open = asyncio.Event()
         self._none_open.set()
 

@@ -33,7 +33,7 @@ async def test_a_drain_that_cannot_finish_marks_what_executes_and_refuses_what_i
 async def _drain(one: Service, resume: bool, killed: bool) -> None:
     session = "resumed" if resume else "ended"
     one.model.on(f"endless [s:{session}]", HALF, WHOLE)
-    active = await one.run(f"endless [s:{session}]", session)
+    active = await one.run(f"endless [s:{session}]", session, f"key-{session}")
     queued = await one.run(f"queued [s:{session}]", session)
     stream = await one.stream(active)
     await stream.until(lambda event: event.payload.get("delta") == "half of it", 30)
@@ -41,6 +41,8 @@ async def _drain(one: Service, resume: bool, killed: bool) -> None:
 
     one.terminate()
     await _refused(one, session)
+    again = await one.post(f"endless [s:{session}]", session, f"key-{session}")
+    assert (again.status, again.run_id) == (202, active), "a repeated key is no new run"
     if killed:
         one.kill()
         waiting.cancel()
@@ -67,6 +69,25 @@ async def _drain(one: Service, resume: bool, killed: bool) -> None:
     await check_case(one, [active, queued], sessions=[session])
     check_at_rest(one, accepted=[active, queued])
     await until_quiet(one)
+
+
+async def test_an_abort_during_the_drain_ends_the_run_for_good(service: ServiceFactory, model: ModelServer) -> None:
+    """CRASH-05, in one process"""
+    model.on("endless", HALF)
+    async with service({"server.drain_seconds": 600}) as one:
+        active = await one.run("endless [s:a]", "a")
+        queued = await one.run("queued [s:a]", "a")
+        follower = one.follow(active).start()
+        await follower.until(lambda event: event.payload.get("delta") == "half of it", 30)
+        one.terminate()
+        await until_quiet(one, open_streams=1, runs_executing=1, draining=1)
+        assert (await one.abort(active))["abortRequestedAt"] is not None
+        assert check_stream(await follower.finish()).outcome == "cancelled"
+        assert await one.until_exit(60) == 0, "nothing executes any more, so nothing is waited for"
+        stored = {row["id"]: row["status"] for row in one.query("SELECT id, status FROM run")}
+        assert stored == {active: "cancelled", queued: "queued"}
+        check_invariants(one, accepted=[active, queued])
+        assert len(model.requests) == 1
 
 
 async def _refused(one: Service, session: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit.gauges import until_quiet
 from tests.kit.invariants import check_at_rest, check_invariants
-from tests.kit.model_server import Reply, hold, reply_text, role, text
+from tests.kit.model_server import ModelServer, Reply, hold, reply_text, role, text
 from tests.kit.rules import check_case, reply_texts
 from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import check_stream
@@ -109,4 +109,31 @@ async def _many_sessions(one: Service, resume: bool, hard: bool) -> None:
     assert sorted(ends) == sorted([*active, *queued])
     await check_case(one, [*active, *queued], sessions=sessions[:1])
     check_at_rest(one, accepted=[*active, *queued])
+    await until_quiet(one)
+
+
+async def test_a_run_that_waits_to_go_on_after_a_kill_can_be_withdrawn(
+    service: ServiceFactory, model: ModelServer
+) -> None:
+    """CRASH-02, LANE-08"""
+    model.on("active", HALF)
+    one = service({"agents.defaults.max_concurrent": 2})
+    await one.up()
+    run_ids = [await one.run(f"active [s:{name}]", name) for name in ("a", "b")]
+    await model.until_requests(2)
+    one.kill()
+    one.settings["agents.defaults.max_concurrent"] = 1
+    await one.up()
+    await model.until_requests(3)
+    back = model.requests[2].session
+    there, waiting = run_ids if back == "a" else reversed(run_ids)
+    record = await one.record(waiting)
+    assert (record["status"], record["receipt"]["state"], record["attempt"]) == ("running", "recovering", 1)
+    assert (await one.abort(waiting))["status"] == "cancelled"
+    assert (await one.record(waiting))["status"] == "cancelled"
+    await one.abort(there)
+    await check_case(one, run_ids, sessions=["a", "b"])
+    assert [request.session for request in model.requests_with("active")].count(back) == 2
+    assert len(model.requests_with("active")) == 3, "the withdrawn run was executed again"
+    check_at_rest(one, accepted=run_ids)
     await until_quiet(one)

@@ -55,3 +55,24 @@ async def test_newcomers_get_the_only_place_after_at_most_two_runs_of_a_long_bac
         await check_case(one, [*backlog, *newcomers], sessions=["a", "b"])
         check_at_rest(one, accepted=backlog)
         await until_quiet(one)
+
+
+async def test_a_session_whose_waiting_run_was_withdrawn_leaves_its_turn_to_the_next(
+    service: ServiceFactory, model: ModelServer
+) -> None:
+    """LANE-03, LANE-08"""
+    model.on("the long one", [role(), text("long"), hold("long"), finish(), done()])
+    async with service({"agents.defaults.max_concurrent": 1}) as one:
+        run_ids = [await one.run("the long one [s:a]", "a")]
+        await model.until_held("long")
+        run_ids += [await one.run(f"hello [s:{name}]", name) for name in ("b", "c", "d")]
+        waiting = "SELECT count(*) AS n FROM session WHERE lane = 'waiting'"
+        await model.until(lambda: one.query(waiting) == [{"n": 3}], "three sessions in line")
+        for run_id in run_ids[1:3]:
+            assert (await one.abort(run_id))["status"] == "cancelled"
+        model.release("long")
+        assert (await one.ended(run_ids[3]))["status"] == "succeeded"
+        assert [request.session for request in model.requests] == ["a", "d"]
+        await check_case(one, run_ids, sessions=["a", "b", "c", "d"])
+        check_at_rest(one, accepted=run_ids)
+        await until_quiet(one)

@@ -85,7 +85,7 @@ async def test_idle_streams_do_not_hold_up_the_end(service: ServiceFactory) -> N
 async def test_idle_streams_do_not_hold_up_a_server_that_was_started_from_code(
     service: ServiceFactory, tmp_path: Path
 ) -> None:
-    """uvicorn ends by the signal once all is cleaned up; what executed goes on in the next process. WIRE-01, from code"""
+    """uvicorn ends by the signal once all is cleaned up; what executed goes on at the next start. WIRE-01, from code"""
     script = tmp_path / "embedded.py"
     script.write_text(EMBEDDED)
     one = service()

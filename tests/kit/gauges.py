@@ -24,10 +24,10 @@ async def gauges(service: Client) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """`files` are open file handles without sockets of clients that come and go, `sockets` those."""
+    """`clients` are connections that others made to it, `files` open file handles that are no TCP sockets."""
 
+    clients: int
     files: int
-    sockets: int
     threads: int
     memory: int
 
@@ -35,8 +35,10 @@ class Level:
 def level(service: Service) -> Level:
     """As the kernel counts it now."""
     process = psutil.Process(service.pid)
-    sockets = len(process.net_connections("tcp"))
-    return Level(process.num_fds() - sockets, sockets, process.num_threads(), process.memory_info().rss)
+    sockets = process.net_connections("tcp")
+    port = int(service.address.rpartition(":")[2])
+    clients = sum(socket.laddr.port == port and bool(socket.raddr) for socket in sockets)
+    return Level(clients, process.num_fds() - len(sockets), process.num_threads(), process.memory_info().rss)
 
 
 async def until(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
