@@ -69,6 +69,7 @@ class Recorder:
         `then` runs right after the COMMIT. Raises Fenced.
         """
         final = self._final(end)
+        resets = self._drop_open() if final is None else []
 
         def step(conn: Connection, numbered: Numbered) -> Settled:
             work = Settlement(
@@ -77,6 +78,7 @@ class Recorder:
                 kept=numbered.kept,
                 last=numbered.last,
                 final=final,
+                resets=tuple(resets),
                 told_thinking=self._tells_thinking,
                 usage=end.usage,
                 show_reasoning=self._attempt.input.reasoning != "off",
@@ -185,7 +187,7 @@ class Recorder:
             return None
         reason: StopReason = "error" if outcome.is_error and outcome.code != "timed-out" else "aborted"
         partial_message = self._open.message(stop_reason=reason, model=self._model)
-        if not partial_message.text:
+        if not partial_message.text.strip():
             return None
         return Entry(self._ids.new(), partial_message, self._clock.now_ms(), aborted=True)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.kit.gauges import gauges, until_quiet
+from tests.kit.gauges import until_quiet
 from tests.kit.invariants import check_at_rest
 from tests.kit.model_server import (
     ModelServer,
@@ -145,4 +145,3 @@ async def test_an_exception_at_any_place_of_the_execution_loses_neither_the_run_
         await check_case(one, run_ids, sessions=sessions)
         check_at_rest(one, accepted=run_ids)
         await until_quiet(one)
-        assert (await gauges(one))["laneway_draining"] == 0

@@ -26,10 +26,10 @@ async def check_run(service: Service, run_id: str, *, timeout_ms: int = 30_000) 
     status = record["status"]
     assert waited["status"] == WAIT_WORDS.get(status, waited["status"]), f"wait {waited} and record {record} differ"
     assert (waited["startedAt"], waited["endedAt"]) == (record["startedAt"], record["endedAt"])
-    stream = await service.stream(run_id)
-    checked = check_stream(await stream.collect_until_done())
-    assert stream.violations == [], stream.violations
-    assert await stream.expect_end() == []
+    async with await service.stream(run_id) as stream:
+        checked = check_stream(await stream.collect_until_done())
+        assert stream.violations == [], stream.violations
+        assert await stream.expect_end() == []
     assert checked.terminal is not None and checked.terminal.seq == record["lastSeq"]
     _same_outcome(checked, record, waited)
     await _same_ledger(service, record, checked)

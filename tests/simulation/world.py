@@ -231,6 +231,7 @@ class World:
             kept=tuple(one.pending),
             last=one.told,
             final=final,
+            resets=(),
             told_thinking=False,
             usage=Usage(),
             show_reasoning=False,

@@ -30,8 +30,7 @@ class Settlement:
     """What an attempt computed.
 
     `kept` are events told and not yet written; `last` is the last number told. `final` is the message the attempt
-    ended with, whole or cut off (`final.aborted`), None when nothing came; `first` the run's input when it is not in
-    the transcript although a message follows it.
+    ended with, whole or cut off (`final.aborted`); without one, `resets` take back what was told of the open message.
     """
 
     claim: Claim
@@ -39,6 +38,7 @@ class Settlement:
     kept: tuple[Event, ...]
     last: int
     final: Entry | None
+    resets: tuple[ev.Told, ...]
     told_thinking: bool
     usage: Usage
     show_reasoning: bool
@@ -150,7 +150,7 @@ def _final(conn: Connection, work: Settlement, *, stopped: bool) -> Entry | None
 def _closing_events(  # noqa: PLR0913
     work: Settlement, final: Entry | None, outcome: Outcome, run: Any, ended_at: int, now_ms: int
 ) -> list[Event]:
-    items: list[ev.Told] = []
+    items = list(work.resets)
     if final is not None:
         message = final.message
         reason = message.stop_reason or "stop"
@@ -162,7 +162,8 @@ def _closing_events(  # noqa: PLR0913
             )
         items.append(ev.message_ended("assistant", message.message_id, message.text, reason, work.event_bytes_max))
     times: dict[str, str | None] = {"startedAt": rfc3339(run["started_at"]), "endedAt": rfc3339(ended_at)}
-    items.append(ev.ended(outcome, times, work.usage.to_json(), run["abort_reason"]))
+    usage = work.usage.to_json()
+    items.append(ev.ended(outcome, times, {**usage, "byModel": {run["model"]: usage}}, run["abort_reason"]))
     return [
         Event(run["id"], work.last + place, stream, now_ms, payload, terminal=terminal)
         for place, (stream, payload, terminal) in enumerate(items, start=1)
