@@ -169,8 +169,8 @@ class Run(Schema):
     attempt: Count = Field(description="How often it was begun; 0 while it waits for the first time.")
     model: str = Field(examples=["openai:gpt-5-mini"])
     error: RunError | None
-    reply: Reply | None = Field(description="Null until it has ended, and for one that was withdrawn.")
-    usage: Usage | None = Field(description="Null until it has ended, and for one that was withdrawn.")
+    reply: Reply | None = Field(description="Null until the end, and when it ended while nothing executed it.")
+    usage: Usage | None = Field(description="Null until the end, and when it ended while nothing executed it.")
     label: str | None
     metadata: dict[str, Any] = Field(description="As it was posted.")
     last_seq: Count = Field(description="Number of the last event kept.")

@@ -1,4 +1,4 @@
-"""What stands in the `data` lines of an event stream, as models for the OpenAPI document alone."""
+"""The blocks of an event stream and what stands in them, as models for the OpenAPI document alone."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, RootModel
 
-from app.api.words import TIME, ControlName, Count, Id, Schema, StreamName, Time
+from app.api.words import ID, TIME, ControlName, Count, Id, Schema, StreamName, Time
 
-_ASSISTANT = f"""id: 17
+_DATA = (
+    f'{{"runId":"{ID}","seq":17,"stream":"assistant","ts":"{TIME}",'
+    f'"data":{{"messageId":"{ID[:-1]}2","delta":"lo","offset":3}}}}'
+)
+_ABOUT = f"""One block of an event stream: lines as below, then an empty one.
+
+```
+id: 17
 event: assistant
-data: {{"runId":"0198c0de-0000-7000-8000-000000000001","seq":17,"stream":"assistant","ts":"{TIME}",\
-"data":{{"messageId":"0198c0de-0000-7000-8000-000000000002","delta":"lo","offset":3}}}}
+data: {_DATA}
+```
 
-"""
+The first block is `ready`, or `accepted` on a post; then come the run's events, those already told and those to come,
+without gap or repeat, and `heartbeat` in silence. After the run's end comes `done`, and the stream closes. A stream
+that ends without `done` has not ended: come back with the last `id` in `Last-Event-ID`. Names, phases and fields that
+you do not know are to be ignored."""
 
 
 class NotKept(Schema):
@@ -34,7 +44,7 @@ class Event(Schema):
     not_kept: NotKept | None = Field(None, description="Drop what you hold of messages without an end.")
     stream: StreamName
     ts: Time
-    data: dict[str, Any]
+    data: dict[str, Any] = Field(description="What happened.")
 
 
 class ControlEvent(Schema):
@@ -43,16 +53,28 @@ class ControlEvent(Schema):
     run_id: Id
     stream: ControlName
     ts: Time
-    data: dict[str, Any]
+    data: dict[str, Any] = Field(description="What there is to say.")
 
 
-class EventStream(RootModel[str]):
-    """Blocks of lines, an empty line after each: `event` (the name of the stream), `id` (the cursor to come back with),
-    `data` (one line of JSON: an `Event`, or a `ControlEvent`), and in the first block `retry` (milliseconds).
+class Envelope(RootModel[Event | ControlEvent]):
+    """What stands in `data`."""
 
-    The first block is `ready`, or `accepted` on a post; then come the run's events, those already told and those to
-    come, without gap or repeat, and `heartbeat` in silence. After the run's end comes `done`, and the stream closes. A
-    stream that ends without `done` has not ended: come back with the last `id` in `Last-Event-ID`.
-    """
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_ASSISTANT]})
+class EventBlock(Schema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "description": _ABOUT,
+            "examples": [{"id": "17", "event": "assistant", "data": _DATA}],
+        }
+    )
+
+    id: str | None = Field(None, description="The cursor to come back with.")
+    event: str | None = Field(None, description="The name of the stream. Not there with `format=message`.")
+    data: str = Field(
+        description="One line of JSON, an `Envelope`.",
+        json_schema_extra={
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/Envelope"},
+        },
+    )
+    retry: int | None = Field(None, description="Of the first block, and of `shutdown`: how long to wait, in ms.")

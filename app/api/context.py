@@ -12,7 +12,8 @@ LOCAL = "local"
 """The principal of everybody on loopback, as long as there are no keys."""
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
+    """Async, so that no thread is entered for it."""
     return cast(Service, request.app.state.service)
 
 

@@ -11,6 +11,7 @@ from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.problems import problem_response, unexpected
@@ -56,6 +57,8 @@ class Guard:
             return
         try:
             await self._app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            return  # nobody is there to be answered
         except Exception as failure:
             if begun:
                 raise

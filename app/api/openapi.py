@@ -34,7 +34,7 @@ another body is refused. Kept as long as the run; a refusal is not remembered.""
 RECEIVED_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Idempotency-Key": (
         _IDEMPOTENCY_KEY,
-        {"type": "string", "pattern": '^([!#-~][!-~]{0,255}|"[!-~]{1,256}")$', "examples": ["web-42-1"]},
+        {"type": "string", "pattern": '^([!#-~][!-~]{0,255}|"[!-~]{1,256}")$'},
     ),
     "Accept": (
         f"`{EVENT_STREAM}`: answer with the run's own event stream. Else, `*/*` included: `{JSON}`.",
@@ -45,12 +45,12 @@ RECEIVED_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"type": "string", "examples": ["wait=20"]},
     ),
     "Last-Event-ID": (
-        "The last event id that came: go on behind it. On a post only with an `Idempotency-Key`.",
-        {"type": "string", "pattern": "^[0-9]{1,15}$", "examples": ["17"]},
+        "The last event id that came: go on behind it. On a post only with an `Idempotency-Key`. Empty: not sent.",
+        {"type": "string", "pattern": "^[0-9]{0,15}$"},
     ),
     "X-Request-Id": (
-        "Name of this request, for the log and problems. Made when it is missing or of another form.",
-        {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
+        "Name of this request, for the log and problems: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Else one is made.",
+        {"type": "string"},
     ),
 }
 SENT_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {

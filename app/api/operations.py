@@ -59,7 +59,7 @@ OPERATIONS = {
         {
             200: Answer(
                 "With `Prefer: wait`, the run, which has ended. With `Accept: text/event-stream`, its events.",
-                {JSON: "Run", EVENT_STREAM: "EventStream"},
+                {JSON: "Run", EVENT_STREAM: "EventBlock"},
                 (*_ACCEPTED, "Preference-Applied"),
             ),
             202: Answer("The run is durable.", "Accepted", (*_ACCEPTED, "Preference-Applied")),
@@ -88,7 +88,7 @@ OPERATIONS = {
     ),
     "followRun": Operation(
         {
-            200: Answer("The events.", {EVENT_STREAM: "EventStream"}),
+            200: Answer("The events.", {EVENT_STREAM: "EventBlock"}),
             204: Answer("The cursor stands behind the end: there is nothing more, so do not come back."),
         },
         (err.BadRequest, err.RunNotFound, err.NotAcceptable, err.NotAvailable, err.RateLimited, err.StoreBusy),

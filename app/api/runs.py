@@ -257,7 +257,7 @@ async def follow_run(  # noqa: PLR0913
         str | None,
         Query(
             description="Event id to go on after, `start` or `tail`. The header `Last-Event-ID` wins.",
-            json_schema_extra={"pattern": "^([0-9]{1,15}|start|tail)$"},
+            json_schema_extra={"pattern": "^([0-9]{0,15}|start|tail)$"},
         ),
     ] = None,
     streams: Annotated[

@@ -191,6 +191,7 @@ class CleanStream(httpx2.AsyncByteStream):
         self._chunks.clear()
         self._chunks_bytes = 0
         self._room.set()
+        clean = b""
         try:
             self._tell(lambda told: self._sse.feed(chunk, told))
             if self._is_ended and not self._dialect.is_complete:
@@ -202,7 +203,7 @@ class CleanStream(httpx2.AsyncByteStream):
                 clean += self._end()
         except ProviderError as failure:
             self._is_over = True
-            return self._dialect.take(), failure
+            return clean + self._dialect.take(), failure
         return clean, None
 
     def _tell(self, read: Callable[[list[Event]], None]) -> None:

@@ -196,6 +196,11 @@ class Stream:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
+    def widen(self, receive_buffer: int = 4_194_304) -> None:
+        """Let the kernel take more from now on: a reader that was slow catches up."""
+        assert self._socket is not None
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+
     def half_close(self) -> None:
         """Say that nothing more will be sent, and go on reading."""
         assert self._socket is not None

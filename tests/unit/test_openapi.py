@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import jsonschema_rs
+import orjson
 import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
@@ -203,7 +204,8 @@ def test_examples_are_what_their_schemas_say() -> None:
             count += 1
     assert count > 20
     assert len(SCHEMAS["RunBody"]["examples"]) == 2
-    assert SCHEMAS["EventStream"]["examples"][0].startswith("id: ")
+    block = SCHEMAS["EventBlock"]["examples"][0]
+    assert faults({"$ref": "#/components/schemas/Envelope"}, orjson.loads(block["data"])) == []
 
 
 def test_the_licence_is_named() -> None:
@@ -309,7 +311,8 @@ async def test_problems(shared_service: Service) -> None:
         ("acceptRun", await shared_service.request("POST", f"{API}/runs", content=b"x"), 415),
         ("acceptRun", await shared_service.request("DELETE", f"{API}/runs"), 405),
         ("readRun", await shared_service.request("GET", f"{API}/runs/{NOWHERE}"), 404),
-        ("followRun", await shared_service.request("GET", f"{API}/runs/{NOWHERE}/events"), 406),
+        ("followRun", await shared_service.request("GET", f"{API}/runs/{NOWHERE}/events"), 404),
+        ("followRun", await shared_service.request("GET", f"{API}/runs/x/events", headers={"accept": "a/b"}), 406),
         ("listRuns", await shared_service.request("GET", f"{API}/runs", limit=0, status="x"), 422),
         ("listRuns", await shared_service.request("GET", f"{API}/runs", cursor="x"), 400),
         ("readSession", await shared_service.request("GET", session_path("openapi-nowhere")), 404),
@@ -330,9 +333,12 @@ async def test_what_stands_in_a_stream(shared_service: Service) -> None:
     for event in events:
         name = "Event" if event.stream in STREAMS else "ControlEvent"
         assert faults({"$ref": f"#/components/schemas/{name}"}, event.data) == [], event
+        block = {"id": event.id, "event": event.event, "data": event.raw, "retry": event.retry}
+        told = {name: value for name, value in block.items() if value is not None}
+        assert faults({"$ref": "#/components/schemas/EventBlock"}, told) == [], event
         if event.stream in data:
             assert faults({"$ref": f"#/components/schemas/{data[event.stream]}"}, event.payload) == [], event
     assert {event.stream for event in events} >= {*STREAMS, *data}
     async with await shared_service.stream(events[0].payload["runId"], after=10**9) as behind:
-        told = {event.stream for event in await behind.collect_until_done()}
-    assert told == {"ready", "gap", "snapshot", "done"} <= set(SCHEMAS["ControlName"]["enum"])
+        names = {event.stream for event in await behind.collect_until_done()}
+    assert names == {"ready", "gap", "snapshot", "done"} <= set(SCHEMAS["ControlName"]["enum"])

@@ -55,8 +55,10 @@ def _play(scene: Scene, model: ModelServer, loop: str) -> None:
     async def whole() -> None:
         async with provider_at(model.base_url) as provider:
             left_at = await scene(provider, model)
+            gone = model.requests[-1]
+            await model.until(lambda: gone.disconnected_at is not None, "closed connection", timeout_s=5)
             await model.until(lambda: model.connections == 0, "closed connection", timeout_s=5)
-            gone_at = model.requests[-1].disconnected_at
+            gone_at = gone.disconnected_at
             assert gone_at is not None
             assert gone_at - left_at < SOON_S
             gc.collect()
