@@ -36,6 +36,8 @@ def create_app(service: Service) -> FastAPI:
         description=DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
     )
     app.state.service = service
     routers = [module.router for module in (runs, sessions, audit, catalog, health)]

@@ -128,13 +128,8 @@ def _quality(parameters: list[str]) -> float:
     return 1.0
 
 
-def resume_cursor(request: Request) -> str | None:
-    """What the client sent to go on: `Last-Event-ID`, else `?after=`. Empty counts as not sent. Raises BadRequest."""
-    return last_event_id(request) or request.query_params.get("after") or None
-
-
 def last_event_id(request: Request) -> str:
-    """The header, empty when it was not sent. Raises BadRequest."""
+    """Where a client that comes back has been; empty when it was not sent. Raises BadRequest."""
     headers = request.headers.getlist("last-event-id")
     if len(headers) > 1:
         raise _bad_header("Last-Event-ID", "given twice; send one")

@@ -23,7 +23,6 @@ from app.api.requests import (
     last_event_id,
     prefer_wait_s,
     read_json,
-    resume_cursor,
     seq_cursor,
 )
 from app.api.schemas import AbortBody, RunBody, refuse_later
@@ -274,9 +273,9 @@ async def follow_run(  # noqa: PLR0913
 ) -> Response:
     """The run's events over SSE: replay, then live, without gap or repeat, until `done`. 204: nothing after the end."""
     accepted_type(request, EVENT_STREAM)
-    cursor = resume_cursor(request)
+    cursor = last_event_id(request) or after or "start"
     from_tail = cursor == "tail"
-    seq = None if cursor in (None, "start", "tail") else seq_cursor(request, str(cursor))
+    seq = None if cursor in ("start", "tail") else seq_cursor(request, cursor)
     asked = StreamRequest(
         run_id,
         LOCAL,

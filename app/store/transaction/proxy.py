@@ -12,6 +12,7 @@ from app.domain import event as ev
 from app.domain.audit import RunIdentity, run_ended
 from app.domain.event import Event
 from app.domain.outcome import Outcome
+from app.domain.reply import reply_payloads
 from app.store import tables as t
 from app.store.transaction.ledger import put_audit, put_events
 
@@ -28,7 +29,11 @@ _end_run = (
         open_message=None,
     )
 )
-_end_text = update(t.run_text).where(t.run_text.c.run_id == bindparam("b_id")).values(error=bindparam("b_error"))
+_end_text = (
+    update(t.run_text)
+    .where(t.run_text.c.run_id == bindparam("b_id"))
+    .values(reply=bindparam("b_reply"), error=bindparam("b_error"))
+)
 _count_event = (
     update(t.session)
     .where(t.session.c.id == bindparam("b_id"))
@@ -68,8 +73,15 @@ def end_by_proxy(  # noqa: PLR0913
         },
     )
     error = outcome.error_json()
-    if error is not None:
-        conn.execute(_end_text, {"b_id": run["id"], "b_error": orjson.dumps(error).decode()})
+    reply = {"payloads": reply_payloads(None, outcome, show_reasoning=False), "usage": None}
+    conn.execute(
+        _end_text,
+        {
+            "b_id": run["id"],
+            "b_reply": orjson.dumps(reply).decode(),
+            "b_error": None if error is None else orjson.dumps(error).decode(),
+        },
+    )
     conn.execute(_count_event, {"b_id": session["id"], "b_now": now_ms})
     conn.execute(_clear_claim, {"b_id": session["id"], "b_run": run["id"]})
     put_events(conn, [event], session["id"], take_no=None, q=_next_q(conn, session))
