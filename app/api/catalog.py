@@ -33,24 +33,20 @@ async def list_agents(service: ServiceDep) -> Response:
 
 @router.get("/models", operation_id="listModels", summary="List models")
 async def list_models(service: ServiceDep) -> Response:
-    """The models that agents use. `demo: true` marks the built-in, scripted, offline one."""
-    settings = service.around.settings
-    default = settings.agent(MAIN_AGENT)
+    """The models of the agents, and the built-in one. `demo: true` marks what is scripted and offline."""
+    default = service.around.settings.agent(MAIN_AGENT)
     assert default is not None
-    names = {agent.model for agent_id in settings.agent_ids() if (agent := settings.agent(agent_id)) is not None}
-    items: list[dict[str, object]] = []
-    for name in sorted(names):
-        provider = settings.provider(name.split(":", 1)[0])
-        kind = provider.kind if provider is not None else None
-        items.append(
-            {
-                "model": name,
-                "kind": kind,
-                "demo": kind == "demo",
-                "default": name == default.model,
-                "problem": service.around.providers.known(name),
-            }
-        )
+    providers = service.around.providers
+    items: list[dict[str, object]] = [
+        {
+            "model": row.name,
+            "kind": row.kind,
+            "demo": row.kind == "demo",
+            "default": row.name == default.model,
+            "problem": providers.known(row.name),
+        }
+        for row in providers.models()
+    ]
     return _items(items)
 
 

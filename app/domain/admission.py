@@ -7,7 +7,6 @@ from typing import Literal
 
 QueueMode = Literal["followup", "reject"]
 
-MODES: tuple[QueueMode, ...] = ("followup", "reject")
 LATER_MODES = ("steer", "collect", "interrupt")
 """Modes of the contract that this build does not have yet."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-KEY_LENGTH_MAX = 256
 KEY_FORM = re.compile(r"[A-Za-z0-9_.:@+~-]{1,256}")
 KEY_RULE = "1 to 256 characters from A-Z a-z 0-9 . _ : @ + ~ -, not `.` or `..`"
 _RESERVED = ("subagent:", "cron:", "hook:", "acp:")

@@ -10,9 +10,10 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, func, literal_c
 
 from app.domain.run import RunRecord, RunStatus
 from app.store import tables as t
+from app.store.statuses import is_open
 
 _other = t.run.alias("other")
-_open_status = _other.c.status.in_(literal_column(f"'{status}'") for status in ("queued", "running", "recovering"))
+_open_status = is_open(_other.c.status)
 _before_me = and_(
     _other.c.session_id == t.run.c.session_id,
     _open_status,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, exists, func, literal_column, or_, select
+from sqlalchemy import Connection, Row, and_, bindparam, exists, func, or_, select
 
 from app.store import tables as t
+from app.store.statuses import is_executing, is_open, is_queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class SessionRecord:
     entries: int
 
 
-_open = t.run.c.status.in_(literal_column(f"'{status}'") for status in ("queued", "running", "recovering"))
-_active = t.run.c.status.in_(literal_column(f"'{status}'") for status in ("running", "recovering"))
+_open = is_open(t.run.c.status)
+_active = is_executing(t.run.c.status)
 _active_run = (
     select(t.run.c.id)
     .where(t.run.c.session_id == t.session.c.id, _active)
@@ -37,7 +38,7 @@ _active_run = (
 _queued_runs = (
     select(func.count())
     .select_from(t.run)
-    .where(t.run.c.session_id == t.session.c.id, t.run.c.status == literal_column("'queued'"))
+    .where(t.run.c.session_id == t.session.c.id, is_queued(t.run.c.status))
     .correlate(t.session)
     .scalar_subquery()
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, literal_column, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from app.clock import Ids
 from app.domain.event import Event
@@ -13,6 +13,7 @@ from app.domain.outcome import aborted
 from app.domain.run import RunStatus
 from app.errors import RunNotFound, SessionNotFound
 from app.store import tables as t
+from app.store.statuses import is_open
 from app.store.transaction.proxy import end_by_proxy
 
 
@@ -35,7 +36,7 @@ _open_runs = (
     select(t.run)
     .where(
         t.run.c.session_id == bindparam("b_session"),
-        t.run.c.status.in_(literal_column(f"'{status}'") for status in ("queued", "running", "recovering")),
+        is_open(t.run.c.status),
     )
     .order_by(t.run.c.prio, t.run.c.accept_no)
     .with_for_update()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, insert, literal_column, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from app.domain import event as ev
 from app.domain.admission import Admitted, QueueMode, QueueState, decide
@@ -25,6 +25,7 @@ from app.errors import (
 from app.faults import Point, hit
 from app.store import tables as t
 from app.store.dialect import insert_new
+from app.store.statuses import is_open
 from app.store.transaction.wake import Wake
 
 
@@ -75,7 +76,7 @@ _open_runs = (
     select(t.run.c.id, t.run.c.status)
     .where(
         t.run.c.session_id == bindparam("b_session"),
-        t.run.c.status.in_(literal_column(f"'{status}'") for status in ("queued", "running", "recovering")),
+        is_open(t.run.c.status),
     )
     .order_by(t.run.c.prio, t.run.c.accept_no)
 )

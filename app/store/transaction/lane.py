@@ -17,6 +17,7 @@ from app.domain.outcome import interrupted
 from app.domain.run import Attempt, RunInput
 from app.faults import Point, hit
 from app.store import tables as t
+from app.store.statuses import is_open, is_running
 from app.store.transaction.ledger import put_audit, put_events
 from app.store.transaction.proxy import end_by_proxy
 from app.store.transaction.wake import Wake
@@ -72,7 +73,7 @@ _next_run = (
     .join(t.run_text, t.run_text.c.run_id == t.run.c.id)
     .where(
         t.run.c.session_id == bindparam("b_session"),
-        t.run.c.status.in_(literal_column(f"'{status}'") for status in ("queued", "running", "recovering")),
+        is_open(t.run.c.status),
     )
     .order_by(
         literal_column("CASE run.status WHEN 'running' THEN 0 WHEN 'recovering' THEN 1 ELSE 2 END"),
@@ -82,14 +83,10 @@ _next_run = (
     .limit(1)
 )
 _running_in_lane = (
-    select(func.count())
-    .select_from(t.run)
-    .where(t.run.c.lane_name == bindparam("b_lane"), t.run.c.status == literal_column("'running'"))
+    select(func.count()).select_from(t.run).where(t.run.c.lane_name == bindparam("b_lane"), is_running(t.run.c.status))
 )
 _running_on_probation = (
-    select(func.count())
-    .select_from(t.run)
-    .where(t.run.c.stalled >= STALLED_ON_PROBATION, t.run.c.status == literal_column("'running'"))
+    select(func.count()).select_from(t.run).where(t.run.c.stalled >= STALLED_ON_PROBATION, is_running(t.run.c.status))
 )
 _waiting_longer = (
     select(func.count())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, bindparam, update
 
 from app.clock import Ids, rfc3339
@@ -14,26 +13,9 @@ from app.domain.event import Event
 from app.domain.outcome import Outcome
 from app.domain.reply import reply_payloads
 from app.store import tables as t
+from app.store.transaction.ending import RunEnd, end_run
 from app.store.transaction.ledger import put_audit, put_events
 
-_end_run = (
-    update(t.run)
-    .where(t.run.c.id == bindparam("b_id"))
-    .values(
-        status=bindparam("b_status"),
-        outcome=bindparam("b_outcome"),
-        stop_reason=bindparam("b_stop_reason"),
-        ended_at=bindparam("b_ended_at"),
-        seq_last=bindparam("b_seq"),
-        seq_high=bindparam("b_seq"),
-        open_message=None,
-    )
-)
-_end_text = (
-    update(t.run_text)
-    .where(t.run_text.c.run_id == bindparam("b_id"))
-    .values(reply=bindparam("b_reply"), error=bindparam("b_error"))
-)
 _count_event = (
     update(t.session)
     .where(t.session.c.id == bindparam("b_id"))
@@ -61,26 +43,18 @@ def end_by_proxy(  # noqa: PLR0913
     event = Event(
         run["id"], run["seq_high"] + 1, stream, now_ms, payload, not_kept_from=not_kept_from, terminal=terminal
     )
-    conn.execute(
-        _end_run,
-        {
-            "b_id": run["id"],
-            "b_status": outcome.status.value,
-            "b_outcome": outcome.code,
-            "b_stop_reason": outcome.stop_reason,
-            "b_ended_at": ended_at,
-            "b_seq": event.seq,
-        },
-    )
-    error = outcome.error_json()
-    reply = {"payloads": reply_payloads(None, outcome, show_reasoning=False), "usage": None}
-    conn.execute(
-        _end_text,
-        {
-            "b_id": run["id"],
-            "b_reply": orjson.dumps(reply).decode(),
-            "b_error": None if error is None else orjson.dumps(error).decode(),
-        },
+    end_run(
+        conn,
+        RunEnd(
+            run_id=run["id"],
+            outcome=outcome,
+            ended_at=ended_at,
+            seq=event.seq,
+            active_ms=run["active_ms"],
+            stalled=run["stalled"],
+            payloads=reply_payloads(None, outcome, show_reasoning=False),
+            usage=None,
+        ),
     )
     conn.execute(_count_event, {"b_id": session["id"], "b_now": now_ms})
     conn.execute(_clear_claim, {"b_id": session["id"], "b_run": run["id"]})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, bindparam, select, update
 
 from app.clock import rfc3339
@@ -20,6 +19,7 @@ from app.faults import Point, hit
 from app.store import tables as t
 from app.store.contract import AbortRequested, ClaimLost, Fenced
 from app.store.transaction.attempt import Claim, Entry, append_entries
+from app.store.transaction.ending import RunEnd, end_run
 from app.store.transaction.lane import Left, Taken, Taker, hand_on, identity, take
 from app.store.transaction.ledger import put_audit, put_events
 from app.store.transaction.wake import Wake
@@ -61,26 +61,6 @@ _lock_run = (
     .where(t.run.c.id == bindparam("b_id"), t.run.c.attempt == bindparam("b_attempt"), t.run.c.status == "running")
     .with_for_update()
 )
-_end_run = (
-    update(t.run)
-    .where(t.run.c.id == bindparam("b_id"))
-    .values(
-        status=bindparam("b_status"),
-        outcome=bindparam("b_outcome"),
-        stop_reason=bindparam("b_stop_reason"),
-        ended_at=bindparam("b_ended_at"),
-        seq_last=bindparam("b_seq"),
-        seq_high=bindparam("b_seq"),
-        active_ms=bindparam("b_active_ms"),
-        stalled=bindparam("b_stalled"),
-        open_message=None,
-    )
-)
-_end_text = (
-    update(t.run_text)
-    .where(t.run_text.c.run_id == bindparam("b_id"))
-    .values(reply=bindparam("b_reply"), error=bindparam("b_error"))
-)
 _release = (
     update(t.session)
     .where(t.session.c.id == bindparam("b_id"))
@@ -110,20 +90,21 @@ def settle(conn: Connection, work: Settlement, token: int, taker: Taker) -> Sett
     told = _closing_events(work, final, outcome, run, ended_at, taker.now_ms)
     put_events(conn, (*work.kept, *told), claim.session_id, take_no=claim.take_no, q=None)
     progressed = final is not None and not final.aborted
-    conn.execute(
-        _end_run,
-        {
-            "b_id": run["id"],
-            "b_status": outcome.status.value,
-            "b_outcome": outcome.code,
-            "b_stop_reason": outcome.stop_reason,
-            "b_ended_at": ended_at,
-            "b_seq": told[-1].seq,
-            "b_active_ms": claim.active_ms,
-            "b_stalled": 0 if progressed else run["stalled"],
-        },
+    end_run(
+        conn,
+        RunEnd(
+            run_id=run["id"],
+            outcome=outcome,
+            ended_at=ended_at,
+            seq=told[-1].seq,
+            active_ms=claim.active_ms,
+            stalled=0 if progressed else run["stalled"],
+            payloads=reply_payloads(
+                None if final is None else final.message, outcome, show_reasoning=work.show_reasoning
+            ),
+            usage=work.usage.to_json(),
+        ),
     )
-    _keep_reply(conn, work, final, outcome)
     put_audit(
         conn, run_ended(identity(session, run), taker.ids.new(), taker.now_ms, outcome, ended_at - run["started_at"])
     )
@@ -168,23 +149,6 @@ def _closing_events(  # noqa: PLR0913
         Event(run["id"], work.last + place, stream, now_ms, payload, terminal=terminal)
         for place, (stream, payload, terminal) in enumerate(items, start=1)
     ]
-
-
-def _keep_reply(conn: Connection, work: Settlement, final: Entry | None, outcome: Outcome) -> None:
-    message = None if final is None else final.message
-    reply = {
-        "payloads": reply_payloads(message, outcome, show_reasoning=work.show_reasoning),
-        "usage": work.usage.to_json(),
-    }
-    error = outcome.error_json()
-    conn.execute(
-        _end_text,
-        {
-            "b_id": work.claim.run_id,
-            "b_reply": orjson.dumps(reply).decode(),
-            "b_error": None if error is None else orjson.dumps(error).decode(),
-        },
-    )
 
 
 def _release_session(conn: Connection, session: Any, run: Any, taker: Taker) -> tuple[Wake, ...]:

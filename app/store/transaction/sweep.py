@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, literal_column, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from app.domain.capacity import PROBATION
 from app.domain.event import Event
 from app.domain.outcome import aborted, interrupted
 from app.store import tables as t
+from app.store.statuses import is_running, is_waiting
 from app.store.transaction.lane import Taker, hand_on
 from app.store.transaction.proxy import end_by_proxy
 from app.store.transaction.wake import Wake
@@ -63,16 +64,14 @@ _lock_held = (
     .with_for_update()
 )
 _running = (
-    select(t.run)
-    .where(t.run.c.session_id == bindparam("b_session"), t.run.c.status == literal_column("'running'"))
-    .with_for_update()
+    select(t.run).where(t.run.c.session_id == bindparam("b_session"), is_running(t.run.c.status)).with_for_update()
 )
 _recover = update(t.run).where(t.run.c.id == bindparam("b_id")).values(status="recovering")
 _more_to_do = (
     select(t.run.c.id)
     .where(
         t.run.c.session_id == bindparam("b_session"),
-        t.run.c.status.in_(literal_column(f"'{status}'") for status in ("queued", "recovering")),
+        is_waiting(t.run.c.status),
     )
     .limit(1)
 )
