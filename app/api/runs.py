@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -33,6 +34,7 @@ from app.domain.event import LATER_STREAMS, STREAMS
 from app.errors import FieldProblem, IdempotencyKeyRequired, NotAvailable, RunNotFound, ValidationFailed
 from app.runs.intake import Receiving, RunRequest
 from app.runs.service import Service
+from app.store.queries.events import just_accepted
 from app.store.queries.runs import RunFilter, page, record
 
 ROUTE = "runs"
@@ -117,7 +119,7 @@ async def _accept_and_follow(request: Request, service: Service, asked: RunReque
     """The place among the streams is taken first: a run that was accepted is never answered with a refusal."""
     service.streams.enter(LOCAL)
     try:
-        received = await service.intake.accept(asked)
+        received = await service.intake.accept(replace(asked, followed=True))
     except BaseException:
         service.streams.leave(LOCAL)
         raise
@@ -125,16 +127,14 @@ async def _accept_and_follow(request: Request, service: Service, asked: RunReque
 
 
 async def _accepted_stream(request: Request, service: Service, received: Receiving, cursor: int | None) -> Response:
-    wanted = StreamRequest(
-        received.run_id,
-        LOCAL,
-        cursor,
-        accepted=orjson.loads(received.body),
-        ident=request_id(request.scope),
-    )
+    accepted = orjson.loads(received.body)
+    wanted = StreamRequest(received.run_id, LOCAL, cursor, accepted=accepted, ident=request_id(request.scope))
+    known = None
+    if not received.replayed:
+        known = just_accepted(received.run_id, LOCAL, accepted["sessionKey"], accepted["sessionId"])
     stream = RunStream(service, wanted, entered=True)
     headers = _accept_headers(received)
-    if not await stream.open():
+    if not await stream.open(known):
         return Response(status_code=204, headers=headers)
     return RunStreamResponse(stream, headers)
 

@@ -70,8 +70,8 @@ class RunStream:
     _watch: Watch | None = None
     _standing: Standing | None = None
 
-    async def open(self) -> bool:
-        """Take the tail, then look where the run stands. False: the client has seen the end (204).
+    async def open(self, where: Standing | None = None) -> bool:
+        """Take the tail, then look where the run stands, unless that is known. False: it has seen the end (204).
 
         Raises RunNotFound, RateLimited.
         """
@@ -79,7 +79,7 @@ class RunStream:
         service = self.service
         self._watch = service.reader.watch(asked.run_id)
         try:
-            where = await service.around.store.read(partial(standing, run_id=asked.run_id))
+            where = where or await service.around.store.read(partial(standing, run_id=asked.run_id))
             if where is None or where.principal != asked.principal:
                 raise RunNotFound("No such run.")
             cursor = where.seq_last if asked.from_tail else asked.cursor or 0

@@ -42,8 +42,8 @@ class Watch(Protocol):
 class Tail(Protocol):
     """Where events are told. All calls come from the event loop; none of them blocks or raises."""
 
-    def tell(self, events: Iterable[Event]) -> None:
-        """Events of one run, in order of their numbers."""
+    def tell(self, events: Iterable[Event], *, expected: bool = False) -> None:
+        """Events of one run, in order of their numbers. `expected`: a reader is about to come, keep them for it."""
         ...
 
     def kept(self, run_id: str, seq: int) -> None:

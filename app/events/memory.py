@@ -152,11 +152,11 @@ class MemoryTail:
     def closing(self) -> bool:
         return self._closing
 
-    def tell(self, events: Iterable[Event]) -> None:
+    def tell(self, events: Iterable[Event], *, expected: bool = False) -> None:
         ring: _Ring | None = None
         for event in events:
             if ring is None:
-                ring = self._ring_for(event)
+                ring = self._ring_for(event, expected=expected)
                 if ring is None:
                     return
             ring.add(event)
@@ -165,10 +165,10 @@ class MemoryTail:
             if event.terminal:
                 self.forget(event.run_id)
 
-    def _ring_for(self, event: Event) -> _Ring | None:
-        """A run that only waits needs no ring until somebody watches it."""
+    def _ring_for(self, event: Event, *, expected: bool) -> _Ring | None:
+        """A run that only waits needs no ring until somebody watches it, or is about to."""
         ring = self._rings.get(event.run_id)
-        if ring is None and event.seq > 1 and not event.terminal:
+        if ring is None and (event.seq > 1 or expected) and not event.terminal:
             ring = self._rings[event.run_id] = _Ring()
         return ring
 

@@ -17,7 +17,7 @@ import structlog
 from app.domain.event import Event
 from app.events.contract import Tail, Watch
 from app.store.contract import Store, StoreClosed
-from app.store.queries.events import moved, page_after
+from app.store.queries.events import is_whole, moved, page_after
 
 POLL_S = 2.0
 """How often what no tail told is looked for in the log: one query for all runs watched."""
@@ -58,11 +58,13 @@ class EventReader:
         Yields Quiet.SILENCE after `silence_s` without an event, and Quiet.CLOSING once when the process closes its
         streams, then ends. `place.cursor` moves with what is yielded.
         """
+        looked = -1  # the version at which the log was read to its end
         while True:
             version = watch.version()
             batch = watch.after(place.cursor)
             if batch is None or (batch and not batch[0].follows(place.cursor)):
-                batch = await self._store.read(partial(page_after, run_id=run_id, cursor=place.cursor))
+                batch = [] if looked == version else await self._page(run_id, place.cursor)
+                looked = version if is_whole(batch) else -1
             ready = _contiguous(batch, place.cursor)
             if ready:
                 place.cursor = ready[-1].seq
@@ -75,6 +77,9 @@ class EventReader:
                 return
             if not await watch.wait(version, silence_s):
                 yield Quiet.SILENCE
+
+    async def _page(self, run_id: str, cursor: int) -> list[Event]:
+        return await self._store.read(partial(page_after, run_id=run_id, cursor=cursor))
 
     async def poll_until_cancelled(self) -> None:
         """Find what no tail told. Owned by the service; ends by cancellation."""

@@ -50,6 +50,8 @@ class RunRequest:
     label: str | None = None
     idempotency_key: str | None = None
     body_hash: str = ""
+    followed: bool = False
+    """The caller follows the run at once: its tail is kept from the first event on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,11 @@ class RunIntake:
         intake = self._intake(request, key, agent)
         patience_s = self._settings.limits.accept_wait_ms / 1000
         try:
-            done = await self._store.write(partial(accept, intake=intake), self._accepted, patience_s=patience_s)
+            done = await self._store.write(
+                partial(accept, intake=intake),
+                partial(self._accepted, followed=request.followed),
+                patience_s=patience_s,
+            )
         except StoreClosed:
             raise Draining("The service is shutting down and takes no new runs; try again after its restart.") from None
         except StepUnsettled as unsettled:
@@ -172,12 +178,12 @@ class RunIntake:
             draining=self._worker.draining,
         )
 
-    def _accepted(self, done: Accepted | Replayed) -> None:
+    def _accepted(self, done: Accepted | Replayed, *, followed: bool) -> None:
         """After the COMMIT, whether or not the caller still waits."""
         if isinstance(done, Replayed):
             return
         hit(Point.ACCEPT_COMMITTED)
-        self._tail.tell((done.event,))
+        self._tail.tell((done.event,), expected=followed)
         if done.wake is not None:
             self._lanes.wake((done.wake,))
         hit(Point.ACCEPT_WOKEN)

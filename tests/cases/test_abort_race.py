@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.gauges import until_quiet
 from tests.kit.model_server import done, finish, hold, role, text
-from tests.kit.rules import check_case, reply_texts
+from tests.kit.rules import check_case, check_run, reply_texts
 from tests.kit.service import Service
 
 
@@ -57,5 +57,5 @@ async def _race_once(one: Service, session: str, lead_s: float) -> str:
     else:
         assert answer["status"] in ("running", "cancelled") and answer["abortRequestedAt"] is not None
         assert (record["status"], record["outcome"]) == ("cancelled", "cancelled"), (answer, record)
-    await check_case(one, [run_id])
+    await check_run(one, run_id)
     return str(answer["status"])

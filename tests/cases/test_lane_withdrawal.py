@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.gauges import until_quiet
 from tests.kit.model_server import done, finish, hold, reply_text, role, text
-from tests.kit.rules import check_case
+from tests.kit.rules import check_case, check_run
 from tests.kit.service import Service
 
 
@@ -81,5 +81,5 @@ async def _race_once(one: Service, session: str, lead_s: float) -> bool:
         assert all("second" not in request.last_user_text for request in model.requests_of(session))
     else:
         assert answer["status"] == "running"
-    await check_case(one, runs)
+    await asyncio.gather(*(check_run(one, run_id) for run_id in runs))
     return second["startedAt"] is None

@@ -59,16 +59,11 @@ async def test_floods_of_200000_deltas_past_stalled_readers(service: ServiceFact
     """Ten runs at once; in the end the stalled ones are cut, and can come back for all the rest. WIRE-06, whole"""
     async with service() as one:
         one.model.on("paced", [text(*(f"{n:07d} " * 20 for n in range(20_000)), delay_s=0.0005), finish(), done()])
-        await one.ended(await one.run("x", "warm"))
-        before = _memory(one)
         run_ids = [await one.run(f"paced {number}", f"paced-{number}") for number in range(10)]
         stalled = [await one.stream(run_id, receive_buffer=2048) for run_id in run_ids]
         normal = [await one.stream(run_id) for run_id in run_ids]
         for events in await asyncio.gather(*(stream.collect_until_done(CUT_AFTER_S) for stream in normal)):
             assert check_stream(events).outcome == "completed"
-        texts_kept = 10 * 20_000 * 160
-        grown = _memory(one) - before
-        assert grown < 50 * MEGABYTE + 2 * texts_kept, f"{grown // MEGABYTE} MB more"
         await until_quiet(one, timeout_s=CUT_AFTER_S)
         assert "Traceback" not in one.log, one.log[-3000:]
         for run_id, stream in zip(run_ids, stalled, strict=True):

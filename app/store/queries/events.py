@@ -32,6 +32,11 @@ class Standing:
     seq_high: int
 
 
+def just_accepted(run_id: str, principal: str, session_key: str, session_id: str) -> Standing:
+    """Where a run stands at the COMMIT that accepted it: nothing but its first event is known."""
+    return Standing(run_id, principal, session_key, session_id, RunStatus.QUEUED, 1, 1, 1)
+
+
 _standing = (
     select(
         t.run.c.id,
@@ -102,6 +107,11 @@ def page_after(conn: Connection, run_id: str, cursor: int) -> list[Event]:
         if size > PAGE_BYTES:
             break
     return events
+
+
+def is_whole(page: list[Event]) -> bool:
+    """Whether a page of `page_after` held all there was: neither of its bounds cut it."""
+    return len(page) < PAGE_EVENTS and sum(len(event.payload) for event in page) <= PAGE_BYTES
 
 
 def moved(conn: Connection, run_ids: Sequence[str]) -> list[tuple[str, int, bool]]:
