@@ -19,11 +19,14 @@ DESCRIPTION = """Post a message, get a run id at once, follow the run over Serve
 transcript and its ledger rows. A run that got its 202 is durable: it survives a crash and ends exactly once."""
 
 
-def create_app(service: Service) -> FastAPI:
-    """An application for one service; opening and closing the service is its lifespan."""
+def create_app(service: Service, *, keeps_service: bool = True) -> FastAPI:
+    """An application for one service. `keeps_service`: opening and closing the service is its lifespan."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if not keeps_service:
+            yield
+            return
         await service.open()
         try:
             yield

@@ -120,7 +120,7 @@ async def _serve(settings: Settings, listener: socket.socket, url: str) -> None:
     service = build(settings)
     server = _Server(
         uvicorn.Config(
-            create_app(service),
+            create_app(service, keeps_service=False),
             http="httptools",
             ws="none",
             lifespan="on",
@@ -146,8 +146,10 @@ async def _serve(settings: Settings, listener: socket.socket, url: str) -> None:
     broken = service.around.store.failed
     broken.add_done_callback(lambda _: ender.end_now())
     try:
+        await service.open()
         await server.serve(sockets=[listener])
     finally:
+        await service.close()
         ender.uninstall()
     if broken.done():
         raise broken.result()

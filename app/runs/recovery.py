@@ -7,9 +7,10 @@ from functools import partial
 
 import structlog
 
+from app.errors import StoreUnusable
 from app.faults import Point, hit
 from app.runs.executor import Surroundings
-from app.store.contract import StoreClosed
+from app.store.contract import StepUnsettled, StoreClosed
 from app.store.transaction import sweep
 from app.store.transaction.sweep import Swept
 from app.store.transaction.upkeep import bound_audit
@@ -18,6 +19,7 @@ SWEEP_PERIOD_S = 1.0
 LEASE_MS = 8000
 WAKE_AGAIN_AFTER_MS = 5000
 WAKES_PER_PASS = 1000
+BEGIN_WITHIN_S = 10.0
 DEAD_WORKERS_KEPT_MS = 7 * 24 * 3600 * 1000
 UPKEEP_PASSES = 60
 """One pass of upkeep in so many sweeps."""
@@ -36,9 +38,11 @@ class Sweeper:
         """At start: this incarnation is registered, what dead ones left is put back, all woken lanes are woken."""
         around = self._around
         row = around.worker.row(LEASE_MS)
-        await around.store.write(
-            partial(sweep.register_worker, worker=row, forget_before_ms=row["started_at"] - DEAD_WORKERS_KEPT_MS)
-        )
+        step = partial(sweep.register_worker, worker=row, forget_before_ms=row["started_at"] - DEAD_WORKERS_KEPT_MS)
+        try:
+            await around.store.write(step, patience_s=BEGIN_WITHIN_S)
+        except StepUnsettled:
+            raise StoreUnusable("The database cannot be written; the lines above say why.") from None
         hit(Point.SWEEP_BETWEEN)
         await self._put_back_dead()
         await self._wake(before_ms=around.clock.now_ms() + DAY_MS, limit=1_000_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from app.runs.intake import RunIntake
 from app.runs.recovery import Sweeper
 from app.runs.streams import StreamGate
 from app.runs.wait import RunWaiter
+from app.store.contract import StoreClosed
 
 STREAMS_LEAVE_S = 2.0
 """How long the end of the process waits for streams that were told to come back to take the word."""
@@ -42,8 +42,11 @@ class Service:
     _background: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def open(self) -> None:
-        """Recover what an earlier process left, then keep watch."""
-        await self.sweeper.begin()
+        """Recover what an earlier process left, then keep watch. Raises StoreUnusable."""
+        try:
+            await self.sweeper.begin()
+        except StoreClosed:
+            raise await self.around.store.failed from None
         self._keep(self.sweeper.sweep_until_cancelled(), "sweep")
         self._keep(self.reader.poll_until_cancelled(), "poll")
         self._keep(self._end_with_server(), "server")
@@ -72,6 +75,7 @@ class Service:
         slack_s = self.around.settings.tools.abort_drain_ms / 1000 + HAND_OVER_SLACK_S
         if not await self.around.lanes.settled(slack_s):
             log.error("drain.not-handed-over", executing=self.executor.executing)
+            self.around.store.give_up()
         self.around.tail.close_streams()
         await self.streams.gone(STREAMS_LEAVE_S)
 
@@ -79,13 +83,18 @@ class Service:
         """End every task, then the connections. What still executes goes on in the next process."""
         self.stop_taking()
         self.around.tail.close_streams()
+        # A store that cannot be written must not hold up the end.
+        bound = asyncio.get_running_loop().call_later(HAND_OVER_SLACK_S, self.around.store.give_up)
         for task in self._background:
             task.cancel()
         if self._background:
             await asyncio.wait(self._background)
         await self.around.lanes.close()
-        with contextlib.suppress(Exception):
+        try:
             await self.sweeper.end()
+        except StoreClosed:
+            log.error("store.not-written-to-the-end")
+        bound.cancel()
         await self.around.providers.close()
         await self.around.store.close()
 

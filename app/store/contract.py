@@ -80,6 +80,10 @@ class Store(Protocol):
 
     def stats(self) -> StoreStats: ...
 
+    def give_up(self) -> None:
+        """Steps that fail are not tried again from now on: they end with StoreClosed, and `failed` says so."""
+        ...
+
     async def close(self) -> None:
         """Finish the steps in hand, then close every connection."""
         ...

@@ -30,6 +30,7 @@ def sqlite_revision(path: Path) -> str | None:
             raw.execute("PRAGMA schema_version").fetchone()
             found = raw.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
             row = raw.execute("SELECT version_num FROM alembic_version").fetchone() if found else None
+            _check_readable(raw)
             _check_writable(raw)
         finally:
             raw.close()
@@ -38,11 +39,20 @@ def sqlite_revision(path: Path) -> str | None:
     return None if row is None else str(row[0])
 
 
+def _check_readable(raw: sqlite3.Connection) -> None:
+    """A look into every table, so that damage at its root is found before anything is written."""
+    names = raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    for (name,) in names:
+        raw.execute(f'SELECT * FROM "{name}" LIMIT 1').fetchone()  # noqa: S608 - a name of the database's own
+
+
 def _check_writable(raw: sqlite3.Connection) -> None:
+    """Really write: what is rolled back never meets a full disk."""
     raw.isolation_level = None
     raw.execute("BEGIN IMMEDIATE")
     raw.execute("CREATE TABLE laneway_write_check (x)")
-    raw.execute("ROLLBACK")
+    raw.execute("DROP TABLE laneway_write_check")
+    raw.execute("COMMIT")
 
 
 def unusable(path: Path, problem: Exception) -> StoreUnusable:

@@ -84,6 +84,7 @@ class SqliteStore:
         self._queue_steps_max = queue_steps_max
         self._waiting = 0
         self._closing = threading.Event()
+        self._hopeless = threading.Event()
         self._pool_size = readers
         self._reads = 0
         self._engine = sqlite_engine(path, synchronous=synchronous)
@@ -143,10 +144,16 @@ class SqliteStore:
             wal_bytes = 0
         return StoreStats(self._waiting, self._reads, self._pool_size, wal_bytes)
 
+    def give_up(self) -> None:
+        self._hopeless.set()
+        if self._waiting:
+            self._report(StoreUnusable(f"The database {self._path} could not be written to the end; the log says why."))
+
     async def close(self) -> None:
         if self._closing.is_set():
             return
         self._closing.set()
+        self._hopeless.set()
         self._queue.put(None)
         await asyncio.to_thread(self._writer.join)
         await asyncio.to_thread(self._readers.shutdown)
@@ -229,11 +236,11 @@ class SqliteStore:
                 return
             except _GroupFailed as failure:
                 problem = failure.__cause__
-                if self._fatal(problem) or self._closing.is_set():
+                if self._fatal(problem) or self._closing.is_set() or self._hopeless.is_set():
                     job.error = StoreClosed(str(problem))
                     return
                 log.warning("store.retry", problem=str(getattr(problem, "orig", problem)), pause_s=pause_s)
-                self._closing.wait(pause_s)
+                self._hopeless.wait(pause_s)
                 pause_s = min(RETRY_PAUSE_S_MAX, pause_s * 2)
 
     def _fatal(self, problem: BaseException | None) -> bool:

@@ -10,7 +10,7 @@ from tests.kit.client import API
 from tests.kit.model_server import hold, reply_text
 from tests.kit.problems import check_problem, nothing_stored
 from tests.kit.raw import exchange, json_request
-from tests.kit.service import Service, ServiceFactory
+from tests.kit.service import Service
 from tests.kit.sse import check_stream
 
 RUNS = f"{API}/runs"
@@ -119,29 +119,30 @@ async def test_another_body_under_the_key_is_refused(shared_service: Service) ->
         check_problem(wrong, 422, "validation-failed")
 
 
-async def test_a_refusal_is_not_remembered(service: ServiceFactory) -> None:
+async def test_a_refusal_is_not_remembered(shared_service: Service) -> None:
     """The same request under the same key gets through once the reason is gone."""
-    async with service({"queue.cap": 1}) as one:
-        one.model.on("hold-the-lane", [hold("lane"), *reply_text("done")])
-        held = await one.run("hold-the-lane", "idem-busy")
-        await one.model.until_held("lane")
-        waiting = await one.run("wait here", "idem-busy")
-        refused = await one.post("x", "idem-busy", "after-a-refusal", queue={"mode": "reject"})
-        check_problem(refused, 409, "session-busy")
-        check_problem(await one.post("y", "idem-busy", "after-full"), 503, "queue-full")
-        check_problem(await one.post("", "idem-busy", "after-wrong"), 422, "validation-failed")
-        one.model.release("lane")
-        for run_id in (held, waiting):
-            await one.ended(run_id)
-        again = await one.post("x", "idem-busy", "after-a-refusal", queue={"mode": "reject"})
-        assert again.status == 202 and "idempotent-replayed" not in again.headers, again
-        await one.ended(again.run_id)
-        full = await one.post("y", "idem-busy", "after-full")
-        assert full.status == 202 and "idempotent-replayed" not in full.headers
-        corrected = await one.post("z", "idem-busy", "after-wrong")
-        assert corrected.status == 202
-        for answer in (full, corrected):
-            assert (await one.ended(answer.run_id))["status"] == "succeeded"
+    one, session = shared_service, "idem-busy"
+    narrow = {"queue": {"cap": 1}}
+    one.model.on("hold-the-lane", [hold("lane"), *reply_text("done")])
+    held = await one.run("hold-the-lane", session)
+    await one.model.until_held("lane")
+    waiting = await one.run("wait here", session)
+    refused = await one.post("x", session, "after-a-refusal", queue={"mode": "reject"})
+    check_problem(refused, 409, "session-busy")
+    check_problem(await one.post("y", session, "after-full", **narrow), 503, "queue-full")
+    check_problem(await one.post("", session, "after-wrong"), 422, "validation-failed")
+    one.model.release("lane")
+    for run_id in (held, waiting):
+        await one.ended(run_id)
+    again = await one.post("x", session, "after-a-refusal", queue={"mode": "reject"})
+    assert again.status == 202 and "idempotent-replayed" not in again.headers, again
+    await one.ended(again.run_id)
+    full = await one.post("y", session, "after-full", **narrow)
+    assert full.status == 202 and "idempotent-replayed" not in full.headers
+    corrected = await one.post("z", session, "after-wrong")
+    assert corrected.status == 202
+    for answer in (full, corrected):
+        assert (await one.ended(answer.run_id))["status"] == "succeeded"
 
 
 async def test_two_at_once_under_one_key_are_one_run(shared_service: Service) -> None:

@@ -49,17 +49,17 @@ async def test_a_full_queue_refuses_with_a_hint_and_stores_nothing(service: Serv
         await check_case(one, run_ids, sessions=["full"])
 
 
-async def test_posts_at_once_fill_a_queue_to_its_cap_and_not_beyond(service: ServiceFactory) -> None:
-    async with service({"queue.cap": 5}) as one:
-        run_ids = await _busy(one, "rush", 0)
-        answers = await asyncio.gather(*(one.post(f"rush {n}", "rush") for n in range(30)))
-        taken = [answer.run_id for answer in answers if answer.status == 202]
-        assert len(taken) == 5
-        for answer in answers:
-            if answer.status != 202:
-                check_problem(answer, 503, "queue-full")
-        one.model.release("rush")
-        await check_case(one, run_ids + taken, sessions=["rush"])
+async def test_posts_at_once_fill_a_queue_to_its_cap_and_not_beyond(shared_service: Service) -> None:
+    one = shared_service
+    run_ids = await _busy(one, "rush", 0)
+    answers = await asyncio.gather(*(one.post(f"rush {n}", "rush", queue={"cap": 5}) for n in range(30)))
+    taken = [answer.run_id for answer in answers if answer.status == 202]
+    assert len(taken) == 5
+    for answer in answers:
+        if answer.status != 202:
+            check_problem(answer, 503, "queue-full")
+    one.model.release("rush")
+    await check_case(one, run_ids + taken, sessions=["rush"])
 
 
 async def test_reject_refuses_a_busy_session_only(shared_service: Service) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import psutil
+import pytest
 
 from tests.kit.client import API
 from tests.kit.gauges import gauges, until_quiet
@@ -63,6 +64,7 @@ async def test_a_hundred_streams_leave_a_pool_of_five_alone(service: ServiceFact
         await _many_streams(one, pool=5, streams=100)
 
 
+@pytest.mark.drill
 async def test_a_hundred_streams_leave_a_pool_of_one_alone(service: ServiceFactory) -> None:
     """A stream that held a connection would stop everything at once. WIRE-05"""
     async with service({"store.pool_size": 1}) as one:
