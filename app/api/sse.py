@@ -114,6 +114,8 @@ class RunStream:
             log.exception("stream.failed", run_id=self.asked.run_id)
             text = f"The stream broke; its log has the details under request {self.asked.ident}. Come back."
             yield self._control("problem", problem_json(InternalError(text), self.asked.ident))
+        finally:
+            self.close()  # before the last chunk: a client that comes again at once must not meet its own ghost
 
     async def _blocks(self, watch: Watch) -> AsyncIterator[bytes]:
         assert self._standing is not None
