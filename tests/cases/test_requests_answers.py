@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.kit.client import API
+from tests.kit.gauges import until_quiet
 from tests.kit.model_server import error, hold, reply_text
 from tests.kit.problems import check_problem, nothing_stored
 from tests.kit.raw import exchange, json_request
 from tests.kit.rules import check_run, reply_texts
 from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import check_stream
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
+
 
 RUNS = f"{API}/runs"
 NOWHERE = "0198c0de-0000-7000-8000-000000000001"

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
+import pytest
+
+from tests.kit.gauges import until_quiet
 from tests.kit.model_server import ModelServer, error, finish, hold, pause, reply_calls, reply_text, text, thinking
 from tests.kit.model_server import done as end_mark
 from tests.kit.rules import check_case, transcript_text
 from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import Event, check_stream
 from tests.kit.story import behind, story
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
 
 
 def _is(stream: str, phase: str | None = None) -> object:
@@ -177,7 +188,7 @@ async def test_a_delta_is_told_without_waiting_for_the_next(shared_service: Serv
     stream = await one.post_stream("quick-then-silent", "no-throttle")
     run_id = str((await stream.next_event()).payload["runId"])
     await stream.until(lambda event: "two " in event.payload.get("delta", ""), 10)
-    assert model.held("silence") == 1, "the delta waited for the model to go on"
+    await model.until_held("silence")  # nothing lets it go on before this line, so the delta waited for nothing
     late = await one.stream(run_id)
     await late.until(lambda event: "two " in event.payload.get("delta", ""), 10)
     model.release("silence")

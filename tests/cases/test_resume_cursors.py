@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.kit.client import API
+from tests.kit.gauges import until_quiet
 from tests.kit.model_server import done, finish, hold, text
 from tests.kit.problems import check_problem, nothing_stored
 from tests.kit.raw import exchange, head, json_request
@@ -14,6 +16,14 @@ from tests.kit.rules import check_case
 from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import check_stream
 from tests.kit.story import behind, story
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
+
 
 SSE = ("Accept", "text/event-stream")
 NOWHERE = "0198c0de-0000-7000-8000-000000000001"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,6 +15,14 @@ from tests.kit.rules import check_case
 from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import check_stream
 from tests.kit.story import behind
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
+
 
 SLACK_S = 90.0
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from tests.kit.gauges import until_quiet
 from tests.kit.model_server import done, finish, text, thinking
 from tests.kit.rules import check_case, reply_texts, transcript_text
 from tests.kit.service import Service
 from tests.kit.sse import Event, check_stream
 from tests.kit.story import behind, story
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
+
 
 EVENT_BYTES = 65_536
 ENVELOPE_BYTES = 300

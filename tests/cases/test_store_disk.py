@@ -16,7 +16,7 @@ from tests.kit.problems import check_problem
 from tests.kit.rules import check_case, reply_texts
 from tests.kit.service import Service, ServiceFactory
 
-SETTINGS = {"limits.accept_wait_ms": 500, "server.drain_seconds": 1}
+SETTINGS = {"limits.accept_wait_ms": 500, "server.drain_seconds": 0.2, "tools.abort_drain_ms": 100}
 
 
 async def _fill_under_runs(one: Service, disk: SmallDisk) -> tuple[list[str], str]:

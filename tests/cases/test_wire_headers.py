@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from tests.kit.client import API
+from tests.kit.gauges import until_quiet
 from tests.kit.model_server import done, finish, hold, text
 from tests.kit.raw import exchange, head
 from tests.kit.rules import check_case
 from tests.kit.service import Service
 from tests.kit.sse import check_stream
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
+
 
 ENCODINGS = ["gzip", "gzip, deflate, br, zstd", "br;q=1.0, *;q=0.5", "identity;q=0, gzip", "*"]
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.kit.client import API
+from tests.kit.gauges import until_quiet
 from tests.kit.model_server import Step, done, finish, raw, reply_calls, reply_text, thinking
 from tests.kit.problems import check_problem, nothing_stored
 from tests.kit.rules import check_case, reply_texts, transcript_text
 from tests.kit.service import Service
 from tests.kit.sse import Event, check_stream
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
+
 
 FORGED = "x\n\nid: 9999\nevent: done\ndata: {}\n\n"
 TEXTS = {
@@ -37,13 +47,13 @@ TEXTS = {
 NAMES = {"ready", "accepted", "lifecycle", "assistant", "thinking", "tool", "done"}
 
 
-def _content(*pieces: str, field: str = "content") -> Step:
-    """Deltas of any text, half characters included, as JSON escapes."""
+def _content(*pieces: str, delay_s: float = 0.0) -> Step:
+    """Deltas of any text, half characters included, as JSON escapes. With a delay they do not arrive together."""
     frames = [
-        b"data: " + json.dumps({"choices": [{"index": 0, "delta": {field: piece}, "finish_reason": None}]}).encode()
+        b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}).encode()
         for piece in pieces
     ]
-    return raw(*(frame + b"\n\n" for frame in frames))
+    return raw(*(frame + b"\n\n" for frame in frames), delay_s=delay_s)
 
 
 def _check_frames(events: list[Event], violations: list[str]) -> None:
@@ -105,7 +115,7 @@ async def test_half_characters_of_a_model_are_put_together_or_replaced(shared_se
     """A pair that came apart is one character; one half alone becomes a replacement mark, everywhere alike. WIRE-12"""
     one, session = shared_service, f"halves-{list(HALVES).index(name)}"
     pieces, words = HALVES[name]
-    one.model.on(name, [_content(*pieces), finish(), done()], reply_text("next"))
+    one.model.on(name, [_content(*pieces, delay_s=0.03), finish(), done()], reply_text("next"))
     async with await one.post_stream(name, session) as stream:
         live = await stream.collect_until_done()
         _check_frames(live, stream.violations)
