@@ -110,6 +110,7 @@ class RunStream:
         try:
             async for block in self._blocks(self._watch):
                 yield block
+                del block
         except Exception:
             log.exception("stream.failed", run_id=self.asked.run_id)
             text = f"The stream broke; its log has the details under request {self.asked.ident}. Come back."
@@ -135,6 +136,7 @@ class RunStream:
                 if block is None:
                     return
                 yield block
+                del block
         yield await self._done()
 
     async def _follow(self, watch: Watch) -> AsyncIterator[bytes | None]:
@@ -149,12 +151,14 @@ class RunStream:
                 yield None
                 return
             block = b"" if isinstance(ready, Quiet) else self._block(ready)
+            del ready  # an idle stream must not hold what it has sent
             if not block:
                 if clock.steady_s() - sent_s < heartbeat_s * 0.99:
                     continue
                 block = self._control("heartbeat", {}, event_id=self.place.cursor)
             sent_s = clock.steady_s()
             yield block
+            del block
 
     def _block(self, events: list[Event]) -> bytes:
         streams, named = self.asked.streams, self.asked.named
