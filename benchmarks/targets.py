@@ -79,7 +79,9 @@ class Direct:
         return await _stream(self._http, "/v1/chat/completions", orjson.dumps(asked), _take_content)
 
     async def accept(self, session: str, spec: str) -> Call:
-        return await self.run(session, "d1")
+        call = await self.run(session, "d1")
+        call.accepted = call.done
+        return call
 
 
 class Floor:

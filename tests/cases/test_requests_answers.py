@@ -17,14 +17,6 @@ from tests.kit.rules import check_run, reply_texts
 from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import check_stream
 
-
-@pytest.fixture(autouse=True)
-async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
-    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
-    yield
-    await until_quiet(shared_service)
-
-
 RUNS = f"{API}/runs"
 NOWHERE = "0198c0de-0000-7000-8000-000000000001"
 SSE = "text/event-stream"
@@ -42,6 +34,13 @@ AS_NOTHING = [
     *("text/html", "application/xml", "image/*", "x", "application/json;q=0", f"{SSE};q=0", f"{SSE};q=0.0"),
     *("text/event-streams", "application/problem+json", f"application/json;q=0, {SSE};q=0"),
 ]
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
 
 
 @pytest.mark.parametrize("accept", AS_JSON, ids=repr)

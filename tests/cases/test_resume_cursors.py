@@ -17,14 +17,6 @@ from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import check_stream
 from tests.kit.story import behind, story
 
-
-@pytest.fixture(autouse=True)
-async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
-    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
-    yield
-    await until_quiet(shared_service)
-
-
 SSE = ("Accept", "text/event-stream")
 NOWHERE = "0198c0de-0000-7000-8000-000000000001"
 MALFORMED = [
@@ -32,6 +24,13 @@ MALFORMED = [
     *(NOWHERE, "1_000", "٣", "\uff11", "²", "%31", "\\0", '"1"', "1-0", "0-0", "0.0.0", "*", "$", "../1", "x" * 20_000),
 ]
 ABOVE = ["999999999999999", "1000000", "5000"]
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
 
 
 def _written(cursor: str) -> str:

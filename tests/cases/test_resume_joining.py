@@ -16,15 +16,14 @@ from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import check_stream
 from tests.kit.story import behind
 
+SLACK_S = 90.0
+
 
 @pytest.fixture(autouse=True)
 async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
     """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
     yield
     await until_quiet(shared_service)
-
-
-SLACK_S = 90.0
 
 
 def _words(count: int) -> list[str]:

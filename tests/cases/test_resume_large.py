@@ -13,17 +13,16 @@ from tests.kit.service import Service
 from tests.kit.sse import Event, check_stream
 from tests.kit.story import behind, story
 
+EVENT_BYTES = 65_536
+ENVELOPE_BYTES = 300
+MEGABYTE = 1_000_000
+
 
 @pytest.fixture(autouse=True)
 async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
     """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
     yield
     await until_quiet(shared_service)
-
-
-EVENT_BYTES = 65_536
-ENVELOPE_BYTES = 300
-MEGABYTE = 1_000_000
 
 
 def _cut(words: str, size: int) -> list[str]:

@@ -14,15 +14,14 @@ from tests.kit.rules import check_case
 from tests.kit.service import Service
 from tests.kit.sse import check_stream
 
+ENCODINGS = ["gzip", "gzip, deflate, br, zstd", "br;q=1.0, *;q=0.5", "identity;q=0, gzip", "*"]
+
 
 @pytest.fixture(autouse=True)
 async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
     """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
     yield
     await until_quiet(shared_service)
-
-
-ENCODINGS = ["gzip", "gzip, deflate, br, zstd", "br;q=1.0, *;q=0.5", "identity;q=0, gzip", "*"]
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

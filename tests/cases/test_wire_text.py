@@ -16,14 +16,6 @@ from tests.kit.rules import check_case, reply_texts, transcript_text
 from tests.kit.service import Service
 from tests.kit.sse import Event, check_stream
 
-
-@pytest.fixture(autouse=True)
-async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
-    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
-    yield
-    await until_quiet(shared_service)
-
-
 FORGED = "x\n\nid: 9999\nevent: done\ndata: {}\n\n"
 TEXTS = {
     "LF": "a\nb",
@@ -45,6 +37,13 @@ TEXTS = {
     "json": '{"runId":"x","seq":1}',
 }
 NAMES = {"ready", "accepted", "lifecycle", "assistant", "thinking", "tool", "done"}
+
+
+@pytest.fixture(autouse=True)
+async def _comes_to_rest(shared_service: Service) -> AsyncIterator[None]:
+    """Whatever a test did, no stream is left open and nothing executes (rule R7)."""
+    yield
+    await until_quiet(shared_service)
 
 
 def _content(*pieces: str, delay_s: float = 0.0) -> Step:
