@@ -16,7 +16,7 @@ from tests.kit.invariants import check_at_rest
 from tests.kit.service import Service
 from tests.kit.sse import Event, check_stream
 
-GIVE_UP_S = 90.0
+GIVE_UP_S = 300.0
 EACH_MIN = 3
 ATTEMPTS_MAX = 3
 """A run that is killed in so many attempts without progress ends as interrupted, by decision."""
@@ -145,10 +145,10 @@ class Load:
         status = record["status"]
         if one.abort_answered:
             assert status == "cancelled", record
-        elif one.abort:
-            assert status in ("cancelled", "succeeded"), record
         elif record["attempt"] == ATTEMPTS_MAX and status == "failed":
             assert record["error"]["code"] == "interrupted", record
+        elif one.abort:
+            assert status in ("cancelled", "succeeded"), record
         else:
             assert status == "succeeded", record
 
