@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from app.clock import SystemClock, UuidIds
+from app.domain.audit import CallNames
 from app.domain.capacity import Capacity
+from app.domain.masking import Masker
 from app.events.memory import MemoryTail
 from app.events.reader import EventReader
 from app.lanes.inprocess import InProcessLanes
@@ -12,20 +16,25 @@ from app.runs.control import RunControl
 from app.runs.executor import Executor, Surroundings
 from app.runs.intake import RunIntake
 from app.runs.lane import LaneDrain
+from app.runs.recorder import Showing
 from app.runs.recovery import Sweeper
 from app.runs.service import Service
 from app.runs.streams import StreamGate
 from app.runs.wait import RunWaiter
 from app.runs.worker import Worker
 from app.settings import Settings
-from app.store.files import database_path
+from app.store.files import database_path, secret_key
 from app.store.sqlite import SqliteStore
+from app.tools.built_in import built_in_tools
+from app.tools.contract import Tool
+from app.tools.registry import ToolRegistry
 
 
-def build(settings: Settings) -> Service:
+def build(settings: Settings, *, secret: bytes = b"", tools: Iterable[Tool] = ()) -> Service:
     """The embedded deployment: one process, SQLite in the state directory, lanes and tail in memory.
 
-    Call it inside the event loop that will run the service, with the database already migrated.
+    `secret` keys the ledger's references (`store.files.secret_key`; made when not given), `tools` come beside the
+    built-in ones. Call it inside the event loop that will run the service, with the database already migrated.
     """
     clock, ids = SystemClock(), UuidIds()
     store = SqliteStore(
@@ -39,7 +48,14 @@ def build(settings: Settings) -> Service:
     lanes = InProcessLanes()
     providers = Providers(settings)
     worker = Worker(clock, ids, Capacity(settings.max_concurrent_runs()))
-    around = Surroundings(settings, store, tail, lanes, clock, ids, providers, worker)
+    registry = ToolRegistry((*built_in_tools(settings), *tools), allow=settings.tools.allow, deny=settings.tools.deny)
+    showing = Showing(
+        Masker(settings.secrets()),
+        CallNames(secret or secret_key(settings.state_dir), registry.names),
+        settings.limits.event_bytes,
+        settings.limits.tool_event_chars,
+    )
+    around = Surroundings(settings, store, tail, lanes, clock, ids, providers, registry, showing, worker)
     executor = Executor(around)
     lanes.start(LaneDrain(around, executor).drain)
     return Service(

@@ -25,6 +25,11 @@ class Point(StrEnum):
     DELTAS_TOLD = "CP-9"
     BLOCK_NEARLY_USED = "CP-10"
     RESPONSE_COMPLETE = "CP-11"
+    CALLS_PLANNED = "CP-12"
+    CALL_INTENDED = "CP-14"
+    CALL_RETURNED = "CP-16"
+    CALL_DONE = "CP-17"
+    CALLS_DONE = "CP-18"
     ABORT_COMMITTED = "CP-21"
     ABORT_ANSWERED = "CP-22"
     SETTLE_BEFORE_COMMIT = "CP-23"
@@ -33,6 +38,7 @@ class Point(StrEnum):
     LANE_IDLE = "CP-26"
     SWEEP_BETWEEN = "CP-28"
     LET_GO = "CP-29"
+    CALLS_RECOVERED = "CP-33"
     SLOT_FREED = "CP-34"
 
 

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from app.clock import Ids
 from app.domain.growing import GrowingMessage, Kind
 from app.domain.message import StopReason, ToolCallPart, Usage
 from app.domain.step import DeltaTold, Report
@@ -38,8 +39,8 @@ class Response:
     usage: Usage
 
 
-async def call_model(
-    provider: ModelProvider, request: ModelRequest, message_id: str, report: Report, idle_s: float
+async def call_model(  # noqa: PLR0913
+    provider: ModelProvider, request: ModelRequest, message_id: str, report: Report, idle_s: float, ids: Ids
 ) -> Response:
     """Make one request and report its deltas. Raises ProviderError, ModelIdle, and what `report` raises.
 
@@ -48,7 +49,7 @@ async def call_model(
     message = GrowingMessage(message_id)
     watch = _IdleWatch(idle_s)
     try:
-        finished = await _read(provider, request, message, report, watch)
+        finished = await _read(provider, request, message, report, watch, ids)
     except asyncio.CancelledError:
         if watch.claim():
             raise ModelIdle(idle_s) from None
@@ -60,8 +61,13 @@ async def call_model(
     return Response(message, finished.stop_reason, finished.usage)
 
 
-async def _read(
-    provider: ModelProvider, request: ModelRequest, message: GrowingMessage, report: Report, watch: _IdleWatch
+async def _read(  # noqa: PLR0913
+    provider: ModelProvider,
+    request: ModelRequest,
+    message: GrowingMessage,
+    report: Report,
+    watch: _IdleWatch,
+    ids: Ids,
 ) -> Finished:
     async with aclosing(provider.stream(request)) as parts:  # type: ignore[type-var]
         async for part in parts:
@@ -78,7 +84,7 @@ async def _read(
                 case ThinkingDetail(detail):
                     message.add_detail(detail)
                 case ToolCall(call_id, name, args):
-                    message.add_call(ToolCallPart(call_id, name, args))
+                    message.add_call(ToolCallPart(ids.new(), name, args, call_id))
                 case ArgsDelta():
                     pass
                 case Finished():

@@ -257,7 +257,9 @@ class ToolCallPart(Schema):
     type: Literal["toolCall"]
     tool_call_id: str
     name: str
-    args: str = Field(description="A JSON object as text, as the model wrote it.")
+    args: Any = Field(
+        description="What the model wrote, with secrets masked: an object, or the text where it is no JSON."
+    )
 
 
 class ToolResultPart(Schema):
@@ -300,15 +302,19 @@ class AuditRow(Schema):
     seq: int = Field(ge=1, description="Its place in the ledger.")
     ts: Time
     kind: str = Field(json_schema_extra={"enum": list(audit.KINDS)})
-    action: str = Field(examples=["run.start", "run.end"])
+    action: str = Field(examples=["run.start", "run.end", "tool.start", "tool.end"])
     status: str = Field(json_schema_extra={"enum": list(audit.STATUSES)})
-    code: str | None = Field(None, description="Outcome or error code of the run; its stop reason when that says more.")
+    code: str | None = Field(
+        None,
+        description="Outcome or error code of the run, its stop reason when that says more; or how a tool call ended.",
+    )
     actor: str
     agent: str
     session_key: SessionKey
     session_id: Id
     run_id: Id
-    tool_call_ref: str | None = None
+    tool_name: str | None = Field(None, description="The tool, if it is one of the service's.")
+    tool_call_ref: str | None = Field(None, description="Stands for the call, and tells nothing of it.")
     duration_ms: Count | None = None
     redaction: Literal["metadata_only"]
 
@@ -321,6 +327,16 @@ class Agent(Schema):
     model: str = Field(examples=["openai:gpt-5-mini"])
     timeout_seconds: float = Field(ge=0, description="Limit of its runs; 0: none.")
     default: bool
+
+
+class Tool(Schema):
+    """A tool that the service has."""
+
+    name: str = Field(examples=["read"])
+    description: str = Field(description="What models are told of it.")
+    parameters: dict[str, Any] = Field(description="JSON schema of its arguments.")
+    sequential: bool = Field(description="Whether calls of one answer run one after the other when it is among them.")
+    offered: bool = Field(description="Whether models are told of it and may call it.")
 
 
 class Model(Schema):
@@ -365,6 +381,12 @@ class AgentPage(_Page):
     """All agents, `main` first."""
 
     items: list[Agent]
+
+
+class ToolPage(_Page):
+    """All tools, offered or not."""
+
+    items: list[Tool]
 
 
 class ModelPage(_Page):

@@ -1,4 +1,4 @@
-"""What is configured: agents and models. Secrets never."""
+"""What is configured: agents, models and tools. Secrets never."""
 
 from __future__ import annotations
 
@@ -46,6 +46,23 @@ async def list_models(service: ServiceDep) -> Response:
             "problem": providers.known(row.name),
         }
         for row in providers.models()
+    ]
+    return _items(items)
+
+
+@router.get("/tools", operation_id="listTools", summary="List tools")
+async def list_tools(service: ServiceDep) -> Response:
+    """The tools of the service. `offered: false` marks those that `tools.allow` and `tools.deny` keep from models."""
+    registry = service.around.tools
+    items: list[dict[str, object]] = [
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+            "sequential": tool.sequential,
+            "offered": tool.name in registry.offered,
+        }
+        for tool in registry.all.values()
     ]
     return _items(items)
 

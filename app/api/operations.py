@@ -109,6 +109,7 @@ OPERATIONS = {
     "listAudit": Operation({200: Answer("A page of the ledger.", "AuditPage")}, _LIST),
     "listAgents": Operation({200: Answer("All agents.", "AgentPage")}),
     "listModels": Operation({200: Answer("All models that agents use.", "ModelPage")}),
+    "listTools": Operation({200: Answer("All tools of the service.", "ToolPage")}),
     "readHealth": Operation({200: Answer("It is.", "Health")}),
     "readReadiness": Operation({200: Answer("They are.", "Ready"), 503: Answer("They are not.", "NotReady")}),
     "readMetrics": Operation({200: Answer("The gauges.", {"text/plain": "MetricsText"})}),

@@ -270,6 +270,10 @@ async def follow_run(  # noqa: PLR0913
         Literal["named", "message"],
         Query(alias="format", description="`message`: all events as the default `message`."),
     ] = "named",
+    tools: Annotated[
+        Literal["full", "summary"],
+        Query(description="`summary`: events of the stream `tool` come without `args` and `result`."),
+    ] = "full",
 ) -> Response:
     """The run's events over SSE: replay, then live, without gap or repeat, until `done`. 204: nothing after the end."""
     accepted_type(request, EVENT_STREAM)
@@ -283,6 +287,7 @@ async def follow_run(  # noqa: PLR0913
         from_tail=from_tail,
         streams=_streams(streams),
         named=form == "named",
+        tool_details=tools == "full",
         ident=request_id(request.scope),
     )
     stream = RunStream(service, asked)

@@ -84,7 +84,8 @@ async def read_transcript(
     before = session.entries + 1 if position is None else int(position[0])
     find = partial(transcripts.page, transcript_id=session.session_id, before=before, limit=limit + 1)
     found = await service.around.store.read(find)
-    body = list_page(found, limit, mark, entry_json, lambda entry: [entry.entry_no, entry.entry_id])
+    shape = partial(entry_json, masker=service.around.showing.masker)
+    body = list_page(found, limit, mark, shape, lambda entry: [entry.entry_no, entry.entry_id])
     body["items"].reverse()
     return _json(body)
 

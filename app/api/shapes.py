@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from app.clock import rfc3339
+from app.domain import tool_event
+from app.domain.masking import Masker
+from app.domain.message import Part, ToolCallPart
 from app.domain.outcome import WAIT_STATUS, wait_error
 from app.domain.receipt import receipt
 from app.domain.run import RunRecord
@@ -88,10 +91,10 @@ def session_json(record: SessionRecord) -> dict[str, Any]:
     }
 
 
-def entry_json(entry: TranscriptEntry) -> dict[str, Any]:
-    """An item of a transcript. A provider's opaque detail of its thinking is nobody else's business."""
+def entry_json(entry: TranscriptEntry, masker: Masker) -> dict[str, Any]:
+    """An item of a transcript. What providers want back (signatures, their own ids) is nobody else's business."""
     message = entry.message
-    parts = [{name: value for name, value in part.to_json().items() if name != "detail"} for part in message.parts]
+    parts = [_part_json(part, masker) for part in message.parts]
     shaped: dict[str, Any] = {
         "entryId": entry.entry_id,
         "entryNo": entry.entry_no,
@@ -109,4 +112,11 @@ def entry_json(entry: TranscriptEntry) -> dict[str, Any]:
         shaped["model"] = message.model
     if message.usage is not None:
         shaped["usage"] = message.usage.to_json()
+    return shaped
+
+
+def _part_json(part: Part, masker: Masker) -> dict[str, Any]:
+    shaped = {name: value for name, value in part.to_json().items() if name not in ("detail", "providerId")}
+    if isinstance(part, ToolCallPart):
+        shaped["args"] = masker.args(tool_event.arguments(part))
     return shaped

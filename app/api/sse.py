@@ -18,6 +18,7 @@ from app.api.problems import problem_json
 from app.api.shapes import run_json, wait_json
 from app.clock import SystemChance
 from app.domain.event import Event, control_frame
+from app.domain.tool_event import without_details
 from app.errors import InternalError, RunNotFound
 from app.events.contract import Watch
 from app.events.reader import Place, Quiet
@@ -42,8 +43,8 @@ log = structlog.get_logger("laneway.sse")
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """What a client asked to see. `cursor` None: from the beginning. `streams` empty: all. `accepted`: the accept body,
-    which then opens the stream in place of `ready`."""
+    """What a client asked to see. `cursor` None: from the beginning. `streams` empty: all. `tool_details`: with the
+    arguments and results of tools. `accepted`: the accept body, which then opens the stream in place of `ready`."""
 
     run_id: str
     principal: str
@@ -51,6 +52,7 @@ class StreamRequest:
     from_tail: bool = False
     streams: frozenset[str] = frozenset()
     named: bool = True
+    tool_details: bool = True
     accepted: dict[str, Any] | None = None
     ident: str = ""
 
@@ -162,7 +164,10 @@ class RunStream:
 
     def _block(self, events: list[Event]) -> bytes:
         streams, named = self.asked.streams, self.asked.named
-        return b"".join(event.frame(named=named) for event in events if not streams or event.stream in streams)
+        wanted = (event for event in events if not streams or event.stream in streams)
+        if not self.asked.tool_details:
+            wanted = (without_details(event) if event.stream == "tool" else event for event in wanted)
+        return b"".join(event.frame(named=named) for event in wanted)
 
     def _opening(self, where: Standing) -> bytes:
         retry_ms = self._retry(RETRY_MS)

@@ -102,14 +102,16 @@ _STREAM_MEANINGS = {
     "assistant": "text of the reply: `delta` at `offset` (code points), then `phase: end` with the whole; "
     "`phase: reset` takes back what came for the message",
     "thinking": "the same for the model's thinking, with `reasoning: stream` only",
-    "tool": "`phase: start` and `phase: end` of a tool call",
+    "tool": "a tool call: `phase` `requested` when the model has asked for it, `start` when it begins, `update` with "
+    "output that came since, `end` with its `outcome` and `result`; every call has one `end`, `skipped` if it has no "
+    "`start`",
 }
 _CONTROL_MEANINGS = {
     "ready": "the first of every stream: `{cursor, status, heartbeatSeconds}`",
     "accepted": "in its place on a post; `data` is an `Accepted`",
     "heartbeat": "nothing happened for a while; its id is the present cursor",
     "gap": "`{reason, oldestSeq}`: the cursor was not given out by this service; a `snapshot` follows",
-    "snapshot": "`{sessionId, runs}`: the run with its `input` and its `messages` so far",
+    "snapshot": "`{sessionId, runs}`: the run with its `input`, its `messages` so far and its `openToolCalls`",
     "shutdown": "`{reason}`: the process goes; come back",
     "problem": "a failure in the middle; `data` is a `Problem`; come back",
     "done": "the run has ended and everything was sent; `data` is a `WaitEnded`",

@@ -17,7 +17,9 @@ def configure_logging() -> None:
     ]
     terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if terminal
+        else structlog.processors.JSONRenderer()
     )
     structlog.configure(
         processors=[*(shared[:2] if terminal else shared), renderer],

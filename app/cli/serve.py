@@ -9,7 +9,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,9 +26,10 @@ from app.clock import SystemClock, rfc3339
 from app.errors import StartError
 from app.main import create_app
 from app.runs.service import Service
-from app.settings import Settings, load
-from app.store.files import StateLock, database_path, prepare_state_dir
+from app.settings import Loaded, Settings, load
+from app.store.files import StateLock, database_path, prepare_state_dir, secret_key
 from app.store.migrate import migrate_sqlite
+from app.tools.contract import Tool
 
 GRACE_AFTER_DRAIN_S = 1
 """For requests still in hand when all streams were told and left; readers that take nothing are cut."""
@@ -50,7 +52,11 @@ def serve(
 ) -> None:
     """Run the service until it is told to stop."""
     overrides = {"server.host": host, "server.port": port, "state_dir": state_dir}
-    loaded = load(config, os.environ, overrides)
+    run_service(load(config, os.environ, overrides))
+
+
+def run_service(loaded: Loaded, tools: Iterable[Tool] = ()) -> None:
+    """Serve until a signal; `tools` come beside the built-in ones. Raises StartError."""
     configure_logging()
     for warning in loaded.warnings:
         log.warning("settings", warning=warning)
@@ -64,13 +70,14 @@ def serve(
         applied = migrate_sqlite(database_path(settings.state_dir))
         if applied:
             log.info("store.migrated", revisions=applied)
+        secret = secret_key(settings.state_dir, os.environ.get("LANEWAY_SECRET_KEY", ""))
         with _listen(settings) as listener:
             url = _url(settings.server.host, listener)
             lock.tell({"pid": os.getpid(), "url": url, "since": rfc3339(SystemClock().now_ms())})
             sys.setswitchinterval(SWITCH_INTERVAL_S)
             loop_factory = uvicorn.Config(app="", loop="auto", log_config=None).get_loop_factory()
             with asyncio.Runner(loop_factory=loop_factory) as runner:
-                runner.run(_serve(settings, listener, url))
+                runner.run(_serve(settings, listener, url, partial(build, settings, secret=secret, tools=tools)))
     finally:
         lock.release()
 
@@ -116,8 +123,8 @@ class _Server(uvicorn.Server):
             self.on_ready()
 
 
-async def _serve(settings: Settings, listener: socket.socket, url: str) -> None:
-    service = build(settings)
+async def _serve(settings: Settings, listener: socket.socket, url: str, make: Callable[[], Service]) -> None:
+    service = make()
     server = _Server(
         uvicorn.Config(
             create_app(service, keeps_service=False),

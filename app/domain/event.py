@@ -179,24 +179,6 @@ def message_ended(stream: str, message_id: str, text: str, stop_reason: str, siz
     return stream, payload if len(payload) <= size_max else encode(data), False
 
 
-def tool_refused(message_id: str, call_id: str, name: str, args_text: str, result: str) -> list[Told]:
-    """Start and end of a call that was answered with an error result without being run.
-
-    `args` is what the model wrote: the value, or the text where it is no JSON.
-    """
-    head = {"toolCallId": call_id, "messageId": message_id, "name": name}
-    try:
-        args = orjson.loads(args_text)
-    except orjson.JSONDecodeError:
-        args = args_text
-    content = [{"type": "text", "text": result}]
-    end = {**head, "phase": "end", "isError": True, "skipped": True, "durationMs": 0}
-    return [
-        ("tool", encode({**head, "phase": "start", "args": args}), False),
-        ("tool", encode({**end, "result": {"content": content, "truncated": False}}), False),
-    ]
-
-
 def ended(outcome: Outcome, times: dict[str, str | None], usage: dict[str, Any] | None, reason: str | None) -> Told:
     """The terminal lifecycle event. `reason`: what the caller of an abort said."""
     data: dict[str, Any] = {"phase": "error" if outcome.is_error else "end", "final": True, **times}

@@ -45,7 +45,12 @@ class GrowingMessage:
         return self._grow(kind, self._joiners[kind].rest())
 
     def add_call(self, call: ToolCallPart) -> None:
-        self._parts.append(ToolCallPart(well_formed(call.tool_call_id), well_formed(call.name), well_formed(call.args)))
+        """Add a complete call."""
+        self._parts.append(
+            ToolCallPart(
+                call.tool_call_id, well_formed(call.name), well_formed(call.args), well_formed(call.provider_id)
+            )
+        )
 
     def add_detail(self, detail: dict[str, Any]) -> None:
         """The provider's opaque detail of the thinking that came last; a block of its own when none came."""

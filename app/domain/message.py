@@ -46,33 +46,45 @@ class ThinkingPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPart:
-    """A call that the model asks for. `args` is the JSON text of an object, byte for byte as the model gets it back."""
+    """A call that the model asks for. `args` is text as the model wrote it.
+
+    `tool_call_id` is ours, unique over all calls of the service; `provider_id` is the provider's own, which it gets
+    back (empty: it gets ours). Providers give the same one again in another response.
+    """
 
     tool_call_id: str
     name: str
     args: str
+    provider_id: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": "toolCall", "toolCallId": self.tool_call_id, "name": self.name, "args": self.args}
+        shaped = {"type": "toolCall", "toolCallId": self.tool_call_id, "name": self.name, "args": self.args}
+        if self.provider_id:
+            shaped["providerId"] = self.provider_id
+        return shaped
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResultPart:
-    """The one answer to a call."""
+    """The one answer to a call; `tool_call_id` and `provider_id` are those of the call."""
 
     tool_call_id: str
     name: str
     content: str
     is_error: bool = False
+    provider_id: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        shaped: dict[str, Any] = {
             "type": "toolResult",
             "toolCallId": self.tool_call_id,
             "name": self.name,
             "content": self.content,
             "isError": self.is_error,
         }
+        if self.provider_id:
+            shaped["providerId"] = self.provider_id
+        return shaped
 
 
 Part = TextPart | ThinkingPart | ToolCallPart | ToolResultPart
@@ -86,9 +98,11 @@ def part_from_json(value: dict[str, Any]) -> Part:
     if kind == "thinking":
         return ThinkingPart(value["text"], value.get("detail"))
     if kind == "toolCall":
-        return ToolCallPart(value["toolCallId"], value["name"], value["args"])
+        return ToolCallPart(value["toolCallId"], value["name"], value["args"], value.get("providerId", ""))
     if kind == "toolResult":
-        return ToolResultPart(value["toolCallId"], value["name"], value["content"], value["isError"])
+        return ToolResultPart(
+            value["toolCallId"], value["name"], value["content"], value["isError"], value.get("providerId", "")
+        )
     raise ValueError(f"unknown part type {kind!r}")
 
 

@@ -97,6 +97,7 @@ class Attempt:
     session_id: str
     session_key: str
     transcript_id: str
+    principal: str
     agent: str
     lane_token: int
     take_no: int

@@ -138,6 +138,11 @@ class EventWriter:
             self.close()
             return result
 
+    @property
+    def closed(self) -> bool:
+        """Whether the attempt has ended here, by itself or by a fence."""
+        return self._closed
+
     def close(self) -> None:
         """Nothing of this attempt is told or written any more."""
         self._closed = True

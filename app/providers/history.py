@@ -34,7 +34,7 @@ def chat_messages(request: ModelRequest, provider: str, system_role: str) -> lis
             shaped += _chat_answer(message, provider)
         else:
             shaped += (
-                {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.content}
+                {"role": "tool", "tool_call_id": _id_of(part), "content": part.content}
                 for part in message.parts
                 if isinstance(part, ToolResultPart)
             )
@@ -80,7 +80,7 @@ def _chat_answer(message: Message, provider: str) -> list[dict[str, Any]]:
         shaped |= _thoughts(message, provider)
         shaped["tool_calls"] = [
             {
-                "id": call.tool_call_id,
+                "id": _id_of(call),
                 "type": "function",
                 "function": {"name": call.name, "arguments": _object_text(call.args)},
             }
@@ -113,7 +113,7 @@ def _layer_answer(message: Message, provider: str, layer_name: str) -> list[laye
                 parts.append(layer.TextPart(content=part.text))
         elif isinstance(part, ToolCallPart):
             has_content = True
-            parts.append(layer.ToolCallPart(part.name, _object_text(part.args), tool_call_id=part.tool_call_id))
+            parts.append(layer.ToolCallPart(part.name, _object_text(part.args), tool_call_id=_id_of(part)))
         elif isinstance(part, ThinkingPart) and part.detail and part.detail.get(PROVIDER_KEY) == provider:
             signature = part.detail.get(SIGNATURE_KEY)
             if signature:
@@ -128,9 +128,14 @@ def _layer_result(part: ToolResultPart) -> layer.ToolReturnPart:
     return layer.ToolReturnPart(
         part.name,
         part.content,
-        tool_call_id=part.tool_call_id,
+        tool_call_id=_id_of(part),
         outcome="failed" if part.is_error else "success",
     )
+
+
+def _id_of(part: ToolCallPart | ToolResultPart) -> str:
+    """The provider's own id, as it gave it; some accept no other form."""
+    return part.provider_id or part.tool_call_id
 
 
 def _object_text(args: str) -> str:

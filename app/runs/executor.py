@@ -9,31 +9,42 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import structlog
 
+from app.agent.loop_guard import LoopLimits
+from app.agent.tool_calls import Toolbox
 from app.agent.turn import TurnInput, run_turn
 from app.clock import Clock, Ids
-from app.domain.message import Message, TextPart, Usage
+from app.domain.message import Message, TextPart, ToolCallPart, Usage
 from app.domain.outcome import Outcome, aborted, failed, interrupted, timed_out
 from app.domain.prompt import system_prompt
 from app.domain.run import Attempt
 from app.domain.step import TurnEnd
+from app.domain.tool_call import CallState, OpenCall
 from app.events.contract import Tail
 from app.faults import Point, hit
 from app.lanes.contract import Lanes
 from app.providers.contract import ProviderError
 from app.providers.resolve import Providers
-from app.runs.recorder import Recorder
+from app.runs.recorder import Recorder, Showing
 from app.runs.worker import Worker
 from app.settings import Settings
 from app.store.contract import AbortRequested, ClaimLost, Fenced, Store, StoreClosed
 from app.store.queries.transcript import history
+from app.store.transaction.calls import open_calls
 from app.store.transaction.lane import Left, Taken
 from app.store.transaction.settle import Settled
 from app.store.transaction.wake import Wake
+from app.tools.contract import ToolOutput
+from app.tools.process import kill_group
+from app.tools.registry import ToolRegistry
+from app.workspace.root import WorkspaceUnusable, make_workspace
+
+STRAGGLERS_END_S = 1.0
+"""How long the end of the process waits for what was left behind."""
 
 log = structlog.get_logger("laneway.runs")
 
@@ -73,6 +84,8 @@ class Surroundings:
     clock: Clock
     ids: Ids
     providers: Providers
+    tools: ToolRegistry
+    showing: Showing
     worker: Worker
 
 
@@ -82,7 +95,7 @@ class Executor:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._executions: dict[str, Execution] = {}
-        self._stragglers: set[asyncio.Task[TurnEnd]] = set()
+        self._stragglers: set[asyncio.Task[Any]] = set()
 
     @property
     def executing(self) -> int:
@@ -91,7 +104,7 @@ class Executor:
 
     @property
     def stragglers(self) -> int:
-        """Turns that did not stop in time and were left behind; nothing of theirs is recorded."""
+        """Turns and tools that did not stop in time and were left behind; nothing of theirs is recorded."""
         return len(self._stragglers)
 
     def stop(self, run_id: str, reason: Stop) -> None:
@@ -116,7 +129,7 @@ class Executor:
             around.tail,
             around.clock,
             around.ids,
-            around.settings.limits.event_bytes,
+            around.showing,
             partial(execution.stop, Stop.FENCED),
         )
         try:
@@ -156,19 +169,45 @@ class Executor:
             return TurnEnd(failed("internal", "The run was cancelled from inside."), None, Usage())
         return turn.result()
 
+    async def close(self) -> None:
+        """The process ends: what was left behind is told once more to stop, and has a moment for it."""
+        stragglers = set(self._stragglers)
+        for task in stragglers:
+            task.cancel()
+        if stragglers:
+            _, left = await asyncio.wait(stragglers, timeout=STRAGGLERS_END_S)
+            if left:
+                log.error("run.stragglers-left", count=len(left))
+
     def _leave_behind(self, turn: asyncio.Task[TurnEnd], attempt: Attempt) -> None:
-        turn.cancel()
         log.warning("run.turn-left-behind", run_id=attempt.run_id, attempt=attempt.attempt)
-        self._stragglers.add(turn)
-        turn.add_done_callback(self._stragglers.discard)
+        self._adopt(turn)
+
+    def _leave_tool_behind(self, recorder: Recorder, task: asyncio.Task[ToolOutput], call: ToolCallPart) -> None:
+        log.warning("run.tool-left-behind", tool=call.name[:64], tool_call_id=call.tool_call_id)
+        self._adopt(task)
+        task.add_done_callback(lambda _: recorder.drop_late(call))
+
+    def _adopt(self, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        self._stragglers.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._stragglers.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            log.info("run.straggler-ended", problem=type(problem).__name__)
 
     async def _turn(self, execution: Execution, recorder: Recorder) -> TurnEnd:
         """Prepare and run. Raises nothing but cancellation: not even an exit that foreign code asked for."""
         try:
-            turn = await self._prepare(execution.attempt)
-            return await run_turn(turn, recorder.report, self._around.ids)
+            turn = await self._prepare(execution.attempt, recorder)
+            recorder.usage = turn.usage
+            return await run_turn(turn, recorder.report)
         except asyncio.CancelledError:
             raise
+        except WorkspaceUnusable as problem:
+            outcome = failed("workspace-unusable", str(problem))
         except ProviderError as problem:
             outcome = failed(problem.code, str(problem), retryable=problem.retryable)
         except Fenced:
@@ -185,17 +224,22 @@ class Executor:
             outcome = failed("internal", f"The service failed; its log has the details under run {run_id}.")
         return TurnEnd(outcome, None, Usage())
 
-    async def _prepare(self, attempt: Attempt) -> TurnInput:
+    async def _prepare(self, attempt: Attempt, recorder: Recorder) -> TurnInput:
         around = self._around
+        settings = around.settings
         asked = attempt.input
-        agent = around.settings.agent(attempt.agent)
+        agent = settings.agent(attempt.agent)
         provider = await around.providers.resolve(asked.model)
+        toolbox = await self._toolbox(attempt, recorder)
         messages: list[Message] = []
         if attempt.next_entry > 1:
             messages = await around.store.read(partial(history, transcript_id=attempt.transcript_id))
+        opened = await self._left_open(attempt)
+        made = _steps_made(messages) if attempt.has_input else []
         if not attempt.has_input:
             parts = tuple(TextPart(part["text"]) for part in asked.parts)
             messages.append(Message("user", asked.message_id, parts, source=asked.source))
+        limits = settings.limits
         return TurnInput(
             provider=provider,
             idle_s=around.providers.idle_timeout_s(asked.model),
@@ -203,7 +247,46 @@ class Executor:
             history=tuple(messages),
             thinking=asked.thinking,
             reply_required=asked.reply_required,
+            toolbox=toolbox,
+            limits=LoopLimits(limits.tool_rounds, limits.tool_repeats, limits.cut_answers),
+            result_chars=limits.tool_model_chars,
+            opened=tuple(opened),
+            steps=len(made),
+            usage=reduce(Usage.plus, (message.usage or Usage() for message in made), Usage()),
         )
+
+    async def _toolbox(self, attempt: Attempt, recorder: Recorder) -> Toolbox:
+        around = self._around
+        settings, limits = around.settings, around.settings.limits
+        agent = settings.agent(attempt.agent)
+        tools = around.tools.offered
+        workspace = agent.workspace if agent else settings.state_dir / "agents" / attempt.agent / "workspace"
+        if tools:
+            await asyncio.to_thread(make_workspace, workspace)
+        return Toolbox(
+            tools=tools,
+            workspace=workspace,
+            masker=around.showing.masker,
+            clock=around.clock,
+            ids=around.ids,
+            parallel_max=limits.parallel_tools,
+            arguments_bytes=limits.tool_arguments_bytes,
+            kept_bytes=limits.tool_output_bytes,
+            shown_chars=limits.tool_event_chars,
+            drain_s=settings.tools.abort_drain_ms / 1000,
+            left_behind=partial(self._leave_tool_behind, recorder),
+        )
+
+    async def _left_open(self, attempt: Attempt) -> list[OpenCall]:
+        """Calls of an earlier attempt without results in the transcript; what still runs of them is killed first."""
+        if attempt.attempt == 1:
+            return []
+        query = partial(open_calls, run_id=attempt.run_id, transcript_id=attempt.transcript_id)
+        opened = await self._around.store.read(query)
+        for item in opened:
+            if item.state is CallState.INTENDED and item.group is not None:
+                await kill_group(item.group)
+        return opened
 
     async def _finish(self, execution: Execution, recorder: Recorder, end: TurnEnd | None) -> Taken | Left:
         if execution.reason is Stop.FENCED:
@@ -258,3 +341,14 @@ def _stopped(execution: Execution) -> Outcome:
     if execution.reason is Stop.LET_GO:
         return interrupted("The service stopped while the run was executing, and `recovery.resume` is off.")
     return aborted("cancelled")
+
+
+def _steps_made(messages: list[Message]) -> list[Message]:
+    """What the run's earlier attempts have settled: the answers with calls behind its input."""
+    made: list[Message] = []
+    for message in reversed(messages):
+        if message.role == "user":
+            break
+        if message.tool_calls:
+            made.append(message)
+    return made

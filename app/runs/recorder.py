@@ -2,28 +2,69 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import structlog
 from sqlalchemy import Connection
 
 from app.clock import Clock, Ids
 from app.domain import event as ev
+from app.domain import tool_event
+from app.domain.audit import CallNames, RunIdentity
 from app.domain.growing import GrowingMessage
-from app.domain.message import Message, StopReason, TextPart, Usage
+from app.domain.masking import Masker
+from app.domain.message import Message, StopReason, TextPart, ToolCallPart, Usage
 from app.domain.run import Attempt
-from app.domain.step import DeltaTold, MessageKept, ModelOpened, Step, TurnEnd
+from app.domain.step import (
+    CallsEnded,
+    CallShown,
+    CallsIntended,
+    DeltaTold,
+    GroupOwned,
+    MessageKept,
+    ModelOpened,
+    Step,
+    StepClosed,
+    TurnEnd,
+)
 from app.events.contract import Tail
 from app.events.writer import EventWriter, Numbered
 from app.faults import Point, hit
-from app.store.contract import Store
-from app.store.transaction.attempt import Claim, Entry, keep_deltas, keep_messages, open_model
+from app.store.contract import Fenced, Store, StoreClosed
+from app.store.transaction.attempt import keep_deltas, keep_message, open_model
+from app.store.transaction.calls import (
+    Known,
+    close_calls,
+    drop_results,
+    end_calls,
+    intend_calls,
+    own_group,
+    plan_calls,
+)
+from app.store.transaction.entries import Claim, Entry
 from app.store.transaction.lane import Taker
 from app.store.transaction.settle import Settled, Settlement, let_go, settle
 from app.store.transaction.wake import Wake
+from app.tools.sanitize import wire_text
+
+log = structlog.get_logger("laneway.runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """How calls are shown to readers and named in the ledger."""
+
+    masker: Masker
+    names: CallNames
+    event_bytes_max: int
+    result_chars: int
 
 
 class Recorder:
-    """Writes for one attempt until it is settled, let go or fenced. One report at a time, in the turn's order."""
+    """Writes for one attempt until it is settled, let go or fenced. Steps of the turn are taken in their order."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -32,13 +73,15 @@ class Recorder:
         tail: Tail,
         clock: Clock,
         ids: Ids,
-        event_bytes_max: int,
+        showing: Showing,
         fenced: Callable[[], None],
     ) -> None:
         self._attempt = attempt
+        self._store = store
         self._clock = clock
         self._ids = ids
-        self._event_bytes_max = event_bytes_max
+        self._showing = showing
+        self._event_bytes_max = showing.event_bytes_max
         self._begun_s = clock.steady_s()
         self._has_input = attempt.has_input
         self._tells_thinking = attempt.input.reasoning == "stream"
@@ -62,6 +105,17 @@ class Recorder:
                 await self._open_model(step)
             case MessageKept():
                 await self._keep_message(step)
+            case CallsIntended():
+                await self._intend(step)
+            case GroupOwned():
+                await self._own_group(step)
+            case CallShown():
+                stream, payload, _ = tool_event.updated(step.message_id, step.call, step.text)
+                await self._writer.tell(stream, payload)
+            case CallsEnded():
+                await self._end_calls(step)
+            case StepClosed():
+                await self._close_step(step)
 
     async def settle(self, end: TurnEnd, taker: Taker, then: Callable[[Settled], None]) -> Settled:
         """T10 with the next take. Where the turn ended without a whole message, what came of the open one is kept.
@@ -135,10 +189,13 @@ class Recorder:
                 conn, self._claim(), step.message_id, numbered.events, first, last=numbered.last, high=numbered.high
             )
 
-        await self._writer.commit(items, write, lambda high: high)
-        self._has_input = True
-        self._model = step.model
-        self._open = GrowingMessage(step.message_id)
+        def opened(high: int) -> int:
+            self._has_input = True
+            self._model = step.model
+            self._open = GrowingMessage(step.message_id)
+            return high
+
+        await self._writer.commit(items, write, opened)
         hit(Point.OPENED)
 
     def _drop_open(self) -> list[ev.Told]:
@@ -153,20 +210,110 @@ class Recorder:
         return [ev.message_reset(stream, dropped.message_id) for stream, length in streams if length]
 
     async def _keep_message(self, step: MessageKept) -> None:
-        now_ms = self._clock.now_ms()
-        entries = [Entry(self._ids.new(), message, now_ms) for message in (step.message, *step.results)]
-        items = self._ended(step.message)
-        for call, result in zip(step.message.tool_calls, step.results, strict=True):
-            content = "".join(getattr(part, "content", "") for part in result.parts)
-            items += ev.tool_refused(step.message.message_id, call.tool_call_id, call.name, call.args, content)
-        items.append(ev.step_ended(step.step, step.usage.to_json()))
+        message = step.message
+        entry = Entry(self._ids.new(), message, self._clock.now_ms())
+        identities = [self._showing.names.of(call) for call in message.tool_calls]
+        items = self._ended(message)
+        items += [
+            tool_event.requested(message.message_id, call, self._args(call), self._event_bytes_max)
+            for call in message.tool_calls
+        ]
 
         def write(conn: Connection, numbered: Numbered) -> int:
-            return keep_messages(conn, self._claim(), entries, numbered.events, last=numbered.last, high=numbered.high)
+            claim = self._claim()
+            entry_no, high = keep_message(conn, claim, entry, numbered.events, last=numbered.last, high=numbered.high)
+            plan_calls(conn, claim, entry_no, message.tool_calls, identities)
+            return high
+
+        def kept(high: int) -> int:
+            # With the COMMIT and not behind it: a turn that is cancelled meanwhile has kept its message all the same.
+            self.usage = self.usage.plus(message.usage or Usage())
+            self._open = None
+            return high
+
+        await self._writer.commit(items, write, kept)
+
+    async def _intend(self, step: CallsIntended) -> None:
+        items = [
+            tool_event.started(step.message_id, call, self._args(call), self._event_bytes_max) for call in step.calls
+        ]
+        call_ids = [call.tool_call_id for call in step.calls]
+        known = self._known()
+
+        def write(conn: Connection, numbered: Numbered) -> int:
+            return intend_calls(
+                conn, self._claim(), call_ids, known, numbered.events, last=numbered.last, high=numbered.high
+            )
 
         await self._writer.commit(items, write, lambda high: high)
-        self.usage = self.usage.plus(step.usage)
-        self._open = None
+
+    async def _own_group(self, step: GroupOwned) -> None:
+        def write(conn: Connection, numbered: Numbered) -> int:
+            return own_group(
+                conn,
+                self._claim(),
+                step.tool_call_id,
+                step.group,
+                numbered.events,
+                last=numbered.last,
+                high=numbered.high,
+            )
+
+        await self._writer.commit([], write, lambda high: high)
+
+    async def _end_calls(self, step: CallsEnded) -> None:
+        if self._writer.closed:
+            self._drop(step)
+            raise Fenced
+        items: list[ev.Told] = []
+        for answer in step.answers:
+            text, cut = wire_text(answer.result.text, self._showing.result_chars)
+            cut = cut or answer.result.truncated
+            items.append(tool_event.ended(step.message_id, answer.call, answer.result, text, truncated=cut))
+        known = self._known()
+
+        def write(conn: Connection, numbered: Numbered) -> int:
+            return end_calls(
+                conn, self._claim(), step.answers, known, numbered.events, last=numbered.last, high=numbered.high
+            )
+
+        try:
+            await self._writer.commit(items, write, lambda high: high)
+        except Fenced:
+            self._drop(step)
+            raise
+
+    def _drop(self, step: CallsEnded) -> None:
+        for answer in step.answers:
+            if answer.started:
+                self.drop_late(answer.call)
+
+    def drop_late(self, call: ToolCallPart) -> None:
+        """The run went on without this call: what it returned is kept nowhere, and the ledger says so."""
+        known = self._known()
+        try:
+            written = self._store.submit(lambda conn: drop_results(conn, [call.tool_call_id], known))
+        except StoreClosed:
+            return
+        written.add_done_callback(_told_of_failure)
+
+    async def _close_step(self, step: StepClosed) -> None:
+        now_ms = self._clock.now_ms()
+        entries = [Entry(self._ids.new(), message, now_ms) for message in step.results]
+        items = [ev.step_ended(step.step, step.usage.to_json())]
+
+        def write(conn: Connection, numbered: Numbered) -> int:
+            return close_calls(conn, self._claim(), entries, numbered.events, last=numbered.last, high=numbered.high)
+
+        await self._writer.commit(items, write, lambda high: high)
+
+    def _args(self, call: ToolCallPart) -> Any:
+        return self._showing.masker.args(tool_event.arguments(call))
+
+    def _known(self) -> Known:
+        attempt = self._attempt
+        who = RunIdentity(attempt.run_id, attempt.principal, attempt.agent, attempt.session_key, attempt.transcript_id)
+        return Known(who, self._clock.now_ms(), self._ids)
 
     def _ended(self, message: Message) -> list[ev.Told]:
         reason = message.stop_reason or "stop"
@@ -196,3 +343,8 @@ class Recorder:
         parts = tuple(TextPart(part["text"]) for part in asked.parts)
         message = Message("user", asked.message_id, parts, source=asked.source)
         return Entry(self._ids.new(), message, self._clock.now_ms())
+
+
+def _told_of_failure(written: asyncio.Future[None]) -> None:
+    if not written.cancelled() and (problem := written.exception()) is not None:
+        log.warning("run.late-result-not-told", problem=type(problem).__name__)

@@ -12,8 +12,10 @@ from app.faults import Point, hit
 from app.runs.executor import Surroundings
 from app.store.contract import StepUnsettled, StoreClosed
 from app.store.transaction import sweep
+from app.store.transaction.calls import owned_groups
 from app.store.transaction.sweep import Swept
 from app.store.transaction.upkeep import bound_audit
+from app.tools.process import kill_group
 
 SWEEP_PERIOD_S = 1.0
 LEASE_MS = 8000
@@ -44,6 +46,8 @@ class Sweeper:
         except StepUnsettled:
             raise StoreUnusable("The database cannot be written; the lines above say why.") from None
         hit(Point.SWEEP_BETWEEN)
+        for group in await around.store.read(owned_groups):
+            await kill_group(group)
         await self._put_back_dead()
         await self._wake(before_ms=around.clock.now_ms() + DAY_MS, limit=1_000_000)
         around.lanes.wake(await around.store.write(partial(sweep.sweep_waiting, taker=around.worker.taker())))

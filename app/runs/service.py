@@ -90,6 +90,7 @@ class Service:
         if self._background:
             await asyncio.wait(self._background)
         await self.around.lanes.close()
+        await self.executor.close()
         try:
             await self.sweeper.end()
         except StoreClosed:

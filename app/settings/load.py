@@ -30,9 +30,9 @@ _PICKS = (("OPENAI_API_KEY", "openai:gpt-5-mini"), ("ANTHROPIC_API_KEY", "anthro
 """The model of a service with no model configured: the first of these whose key stands in the environment."""
 
 _NOT_YET = frozenset({
-    "events.redis_url", "auth", "queue.debounce_ms", "queue.drop", "tools.allow", "tools.deny", "tools.exec",
+    "events.redis_url", "auth", "queue.debounce_ms", "queue.drop", "tools.exec.ask",
     "sandbox", "plugins", "retention", "diagnostics", "workers", "session", "session_write_lock_acquire_timeout_ms",
-    "agents.*.model_fallbacks", "agents.*.workspace",
+    "agents.*.model_fallbacks",
 })  # fmt: skip
 """Keys that are designed but have no reader in this build: refused, never accepted and ignored."""
 
@@ -64,6 +64,7 @@ def load(
     for key, raw in given.items():
         _check_key(key, raw)
     warnings = _fill_providers(given, environ, secrets)
+    _absolute_workspaces(given, environ)
     _pick_model(given, environ)
     given = {("state_dir",): state, **given}
     settings = _build(given)
@@ -163,6 +164,22 @@ def _fill_providers(given: dict[Key, Raw], environ: Mapping[str, str], resolve: 
     return warnings
 
 
+def _absolute_workspaces(given: dict[Key, Raw], environ: Mapping[str, str]) -> None:
+    """A workspace is relative to the file that names it."""
+    for key, raw in given.items():
+        if key[0] == "agents" and key[-1] == "workspace" and isinstance(raw.value, str) and raw.value:
+            given[key] = Raw(str(sources.absolute(raw.value, raw.folder, environ)), raw.source, raw.folder)
+
+
+def _check_workspaces(settings: Settings, given: dict[Key, Raw]) -> None:
+    """File tools must not reach the service's own state."""
+    for key, raw in given.items():
+        if key[0] == "agents" and key[-1] == "workspace" and raw.value:
+            folder = Path(str(raw.value)).resolve()
+            if settings.state_dir.resolve().is_relative_to(folder):
+                raise _wrong(raw, key, "holds the state directory, which tools must not reach; choose another folder")
+
+
 def _resolve_secret(given: dict[Key, Raw], key: Key, environ: Mapping[str, str], resolve: bool) -> list[str]:
     """Put the secret in place of its reference. Returns a warning when it stands in a file in clear."""
     raw = given.get(key)
@@ -223,6 +240,7 @@ def _build(given: dict[Key, Raw]) -> Settings:
     except ValidationError as error:
         raise _explained(error, given) from error
     _check_models(settings, given)
+    _check_workspaces(settings, given)
     return settings
 
 

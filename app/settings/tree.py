@@ -122,6 +122,11 @@ class AgentDefaults(_Section):
         description="Runs that execute at once, over all sessions. 0: four a processor core, at least 8.",
     )
     system_prompt: str = Field("", max_length=100_000, description="Instructions that stand before every conversation.")
+    workspace: str = Field(
+        "",
+        max_length=4_096,
+        description="Folder that the file tools work in. Empty: one for each agent, in the state directory.",
+    )
 
 
 class AgentEntry(_Section):
@@ -133,6 +138,7 @@ class AgentEntry(_Section):
         None, ge=0, le=31_536_000, description="As `agents.defaults.timeout_seconds`."
     )
     system_prompt: str | None = Field(None, max_length=100_000, description="As `agents.defaults.system_prompt`.")
+    workspace: str | None = Field(None, max_length=4_096, description="As `agents.defaults.workspace`.")
 
 
 class Agents(_Section):
@@ -170,12 +176,43 @@ class Recovery(_Section):
     resume: bool = Field(True, description="Go on from the last settled step. `false`: they end as `interrupted`.")
 
 
-class Tools(_Section):
-    """Tool execution."""
+class Exec(_Section):
+    """The tool `exec`, which runs commands."""
 
+    security: Literal["deny", "allowlist", "full"] = Field(
+        "allowlist",
+        description="`deny`: no command runs. `allowlist`: only listed ones, on paths of the workspace. `full`: all.",
+    )
+    allowlist: Annotated[tuple[str, ...], BeforeValidator(_texts)] = Field(
+        ("ls", "cat", "head", "tail", "wc"),
+        description="Names of commands, found by PATH, or patterns of absolute paths. As a variable: with commas.",
+    )
+    timeout_seconds: _Float = Field(1_800.0, ge=0.1, le=86_400, description="Longest time that a command may take.")
+
+
+class WebFetch(_Section):
+    """The tool `web_fetch`, which reads web pages."""
+
+    allow_hosts: Annotated[tuple[str, ...], BeforeValidator(_texts)] = Field(
+        (),
+        description="Hosts (`name` or `name:port`) that may be read although their address is private.",
+    )
+
+
+class Tools(_Section):
+    """Tools that models may call."""
+
+    allow: Annotated[tuple[str, ...], BeforeValidator(_texts)] = Field(
+        ("*",), description="Names of tools that are offered, `*` and `?` stand for letters."
+    )
+    deny: Annotated[tuple[str, ...], BeforeValidator(_texts)] = Field(
+        (), description="Names of tools that are not offered, whatever `allow` says."
+    )
     abort_drain_ms: _Int = Field(
         5_000, ge=0, le=600_000, description="How long an aborted run waits for its tools to stop."
     )
+    exec: Exec = Exec()
+    web_fetch: WebFetch = WebFetch()
 
 
 class Limits(_Section):
@@ -196,6 +233,29 @@ class Limits(_Section):
     accept_wait_ms: _Int = Field(
         5_000, ge=1, le=60_000, description="How long accepting a run waits for the store before it answers 503."
     )
+    tool_rounds: _Int = Field(200, ge=1, le=10_000, description="Answers with tool calls that a run may get.")
+    tool_repeats: _Int = Field(
+        10,
+        ge=2,
+        le=1_000,
+        description="How often a run may make the same call with the same result, or only calls of unknown tools.",
+    )
+    cut_answers: _Int = Field(
+        3, ge=1, le=100, description="Answers in a row that the output limit may cut in the middle of a tool call."
+    )
+    parallel_tools: _Int = Field(8, ge=1, le=256, description="Tools that one run may have at work. 1: one by one.")
+    tool_arguments_bytes: _Int = Field(
+        4 * 1024 * 1024 + 65_536, ge=1024, le=64 * 1024 * 1024, description="Largest arguments of a tool call."
+    )
+    tool_output_bytes: _Int = Field(
+        262_144, ge=1024, le=16 * 1024 * 1024, description="Largest result of a tool that is kept; more is left out."
+    )
+    tool_model_chars: _Int = Field(
+        32_000, ge=2_000, le=4_000_000, description="How much of a tool's result the model gets."
+    )
+    tool_event_chars: _Int = Field(
+        8_000, ge=100, le=1_000_000, description="How much of a tool's result events show, in characters."
+    )
     store_queue_steps: _Int = Field(4_096, ge=16, le=1_000_000, description="Writes that may wait for the store.")
 
 
@@ -208,6 +268,7 @@ class Agent:
     model: str
     timeout_seconds: float
     system_prompt: str
+    workspace: Path
 
 
 class Settings(_Section):
@@ -238,7 +299,11 @@ class Settings(_Section):
             model=entry.model or shared.model,
             timeout_seconds=shared.timeout_seconds if entry.timeout_seconds is None else entry.timeout_seconds,
             system_prompt=shared.system_prompt if entry.system_prompt is None else entry.system_prompt,
+            workspace=self._workspace(agent_id, shared.workspace if entry.workspace is None else entry.workspace),
         )
+
+    def _workspace(self, agent_id: str, configured: str) -> Path:
+        return Path(configured) if configured else self.state_dir / "agents" / agent_id / "workspace"
 
     def agent_ids(self) -> tuple[str, ...]:
         """`main` first, then the others by name."""
@@ -249,6 +314,10 @@ class Settings(_Section):
         if provider_id in KINDS:
             return self.providers.get(provider_id, Provider(kind=provider_id))
         return self.providers.get(provider_id)
+
+    def secrets(self) -> tuple[str, ...]:
+        """Every secret value that stands in here, to be kept out of whatever is shown."""
+        return tuple(value for provider in self.providers.values() if (value := provider.api_key.get_secret_value()))
 
     def max_concurrent_runs(self) -> int:
         """`agents.defaults.max_concurrent` with 0 worked out."""

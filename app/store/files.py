@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,36 @@ def prepare_state_dir(state_dir: Path) -> None:
         raise StartError(f"The state directory {state_dir} cannot be made: {problem.strerror}.") from None
     if not os.access(state_dir, os.W_OK | os.X_OK):
         raise StartError(f"The state directory {state_dir} is not writable.")
+
+
+SECRET_BYTES = 32
+
+
+def secret_key(state_dir: Path, given: str = "") -> bytes:
+    """The key that the ledger's references are made with: as given, else `secret.key`, made when missing.
+
+    Raises StartError.
+    """
+    if given:
+        if len(given) < SECRET_BYTES // 2:
+            raise StartError(f"LANEWAY_SECRET_KEY is too short; give it at least {SECRET_BYTES // 2} characters.")
+        return given.encode()
+    path = state_dir / "secret.key"
+    try:
+        with contextlib.suppress(FileExistsError):
+            fresh = path.with_suffix(f".{os.getpid()}")
+            fresh.touch(mode=0o600)
+            fresh.write_text(secrets.token_hex(SECRET_BYTES))
+            try:
+                os.link(fresh, path)  # whole or not at all, also if the process dies here
+            finally:
+                fresh.unlink()
+        kept = path.read_text().strip()
+    except OSError as problem:
+        raise StartError(f"The key file {path} cannot be used: {problem.strerror}.") from None
+    if len(kept) < SECRET_BYTES:
+        raise StartError(f"The key file {path} is damaged. Restore it, or delete it to have another one made.")
+    return kept.encode()
 
 
 class StateLock:

@@ -192,7 +192,11 @@ class RunEvent(SQLModel, table=True):
 
 
 class ToolCall(SQLModel, table=True):
-    """A call of one assistant entry. `result` is durable here before it is in the transcript."""
+    """A call of one assistant entry. `result` is durable here before it is in the transcript.
+
+    `name` and `call_id` are the model's; `tool_name` is set when there is such a tool, and `call_ref` is how the
+    ledger names the call.
+    """
 
     __tablename__: ClassVar[Any] = "tool_call"
 
@@ -205,6 +209,8 @@ class ToolCall(SQLModel, table=True):
     kind: str
     name: str
     call_id: str
+    call_ref: str
+    tool_name: str | None = None
     args: str = _text()
     result: str | None = _text(nullable=True)
     group_id: str | None = None

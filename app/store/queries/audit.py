@@ -60,6 +60,7 @@ def page(conn: Connection, principal: str, wanted: AuditFilter, limit: int, befo
             session_id=row.session_id,
             run_id=row.run_id,
             call_ref=row.call_ref,
+            tool_name=row.tool_name,
             duration_ms=row.duration_ms,
             seq=row.seq,
         )

@@ -134,16 +134,18 @@ def snapshot(conn: Connection, run_id: str, describe: Any) -> Snapshot:
     where = standing(conn, run_id)
     assert where is not None, run_id
     messages: dict[str, dict[str, Any]] = {}
+    calls: dict[str, dict[str, Any]] = {}
     asked: dict[str, Any] | None = None
     cursor = 0
     while page := page_after(conn, run_id, cursor):
         for event in page:
             cursor = event.seq
-            asked = _note(event, messages) or asked
-    data = {
-        "sessionId": where.session_id,
-        "runs": [{**describe(conn, run_id), "input": asked, "messages": list(messages.values()), "openToolCalls": []}],
-    }
+            if event.stream == "tool":
+                _note_call(event, calls)
+            else:
+                asked = _note(event, messages) or asked
+    seen = {"input": asked, "messages": list(messages.values()), "openToolCalls": list(calls.values())}
+    data = {"sessionId": where.session_id, "runs": [{**describe(conn, run_id), **seen}]}
     return Snapshot(cursor, where.status.terminal, data)
 
 
@@ -165,3 +167,14 @@ def _note(event: Event, messages: dict[str, dict[str, Any]]) -> dict[str, Any] |
     elif "delta" in data:
         message["text"] += data["delta"]
     return None
+
+
+def _note_call(event: Event, calls: dict[str, dict[str, Any]]) -> None:
+    """Apply one event to the calls that have no result yet."""
+    data = orjson.loads(event.payload)
+    phase, call_id = data["phase"], data["toolCallId"]
+    if phase == "end":
+        calls.pop(call_id, None)
+    elif phase in ("requested", "start"):
+        shown = {name: data[name] for name in ("toolCallId", "messageId", "name", "args")}
+        calls[call_id] = {**shown, "state": "requested" if phase == "requested" else "started"}

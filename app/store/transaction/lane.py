@@ -268,6 +268,7 @@ def _attempt(conn: Connection, session: Any, run: Any, token: int) -> Attempt:
         session_id=session["id"],
         session_key=session["key"],
         transcript_id=session["transcript_id"],
+        principal=run["principal"],
         agent=run["agent"],
         lane_token=token,
         take_no=run["take_no"],

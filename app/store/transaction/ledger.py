@@ -31,6 +31,7 @@ def put_audit(conn: Connection, row: AuditRow) -> None:
             "session_id": row.session_id,
             "run_id": row.run_id,
             "call_ref": row.call_ref,
+            "tool_name": row.tool_name,
             "duration_ms": row.duration_ms,
         },
     )

@@ -12,14 +12,16 @@ from app.domain import event as ev
 from app.domain.audit import run_ended
 from app.domain.capacity import PROBATION
 from app.domain.event import Event
-from app.domain.message import Usage
+from app.domain.message import Message, Usage
 from app.domain.outcome import Outcome, aborted
 from app.domain.reply import reply_payloads
+from app.domain.run import RunStatus
 from app.faults import Point, hit
 from app.store import tables as t
 from app.store.contract import AbortRequested, ClaimLost, Fenced
-from app.store.transaction.attempt import Claim, Entry, append_entries
+from app.store.transaction.calls import Known, give_up_calls
 from app.store.transaction.ending import RunEnd, end_run
+from app.store.transaction.entries import Claim, Entry, append_entries
 from app.store.transaction.lane import Left, Taken, Taker, hand_on, identity, take
 from app.store.transaction.ledger import put_audit, put_events
 from app.store.transaction.wake import Wake
@@ -85,9 +87,12 @@ def settle(conn: Connection, work: Settlement, token: int, taker: Taker) -> Sett
         raise Fenced
     stopped = run["abort_at"] is not None
     outcome = aborted(run["abort_code"]) if stopped else work.outcome
-    final = _final(conn, work, stopped=stopped)
+    who = identity(session, run)
+    by_intent = outcome.status in (RunStatus.CANCELLED, RunStatus.TIMED_OUT)
+    results, told_calls = give_up_calls(conn, run, Known(who, taker.now_ms, taker.ids), stopped=by_intent)
+    final = _append_last(conn, work, results, taker, stopped=stopped)
     ended_at = max(taker.now_ms, run["started_at"])
-    told = _closing_events(work, final, outcome, run, ended_at, taker.now_ms)
+    told = _closing_events(work, told_calls, final, outcome, run, ended_at, taker.now_ms)
     put_events(conn, (*work.kept, *told), claim.session_id, take_no=claim.take_no, q=None)
     progressed = final is not None and not final.aborted
     end_run(
@@ -105,33 +110,45 @@ def settle(conn: Connection, work: Settlement, token: int, taker: Taker) -> Sett
             usage=work.usage.to_json(),
         ),
     )
-    put_audit(
-        conn, run_ended(identity(session, run), taker.ids.new(), taker.now_ms, outcome, ended_at - run["started_at"])
-    )
+    put_audit(conn, run_ended(who, taker.ids.new(), taker.now_ms, outcome, ended_at - run["started_at"]))
     wakes = _release_session(conn, session, run, taker)
     following = take(conn, session["id"], token, taker)
     hit(Point.SETTLE_BEFORE_COMMIT)
     return Settled(outcome, tuple(told), wakes, following)
 
 
-def _final(conn: Connection, work: Settlement, *, stopped: bool) -> Entry | None:
-    """Append the last message if the transcript is still this attempt's; a reset session keeps it out."""
+def _append_last(
+    conn: Connection, work: Settlement, results: list[Message], taker: Taker, *, stopped: bool
+) -> Entry | None:
+    """What is left to append, if the transcript is still this attempt's; a reset session keeps it out.
+
+    Returns the final message as it was kept.
+    """
     final = work.final
-    if final is None:
-        return None
-    if stopped and not final.aborted:
+    if final is not None and stopped and not final.aborted:
         final = Entry(final.entry_id, final.message, final.created_at, aborted=True)
+    entries = [Entry(taker.ids.new(), message, taker.now_ms) for message in results]
+    if final is not None:
+        entries.append(final)
+    if not entries:
+        return None
     try:
-        append_entries(conn, work.claim, [final])
+        append_entries(conn, work.claim, entries)
     except ClaimLost:
         return None
     return final
 
 
 def _closing_events(  # noqa: PLR0913
-    work: Settlement, final: Entry | None, outcome: Outcome, run: Any, ended_at: int, now_ms: int
+    work: Settlement,
+    told_calls: list[ev.Told],
+    final: Entry | None,
+    outcome: Outcome,
+    run: Any,
+    ended_at: int,
+    now_ms: int,
 ) -> list[Event]:
-    items = list(work.resets)
+    items = [*told_calls, *work.resets]
     if final is not None:
         message = final.message
         reason = message.stop_reason or "stop"
