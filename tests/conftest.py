@@ -18,7 +18,7 @@ if str(ROOT) not in sys.path:
 
 from tests.kit.environment import leftover_names  # noqa: E402
 from tests.kit.model_server import ModelServer  # noqa: E402
-from tests.kit.service import Service, ServiceFactory  # noqa: E402
+from tests.kit.service import ProbeService, Service, ServiceFactory  # noqa: E402
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,6 +59,29 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             yield one
         finally:
             one.end()
+
+
+@pytest.fixture(scope="session")
+def _probing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbeService]:
+    with ModelServer(max_seconds=5400) as server:
+        one = ProbeService(tmp_path_factory.mktemp("probing") / "state", server)
+        try:
+            one.start()
+            yield one
+        finally:
+            one.end()
+
+
+@pytest.fixture
+async def probe_service(_probing: ProbeService) -> AsyncIterator[ProbeService]:
+    """As `shared_service`, with the tools of `kit.probe` beside the service's own."""
+    _probing.model.clear()
+    if not _probing.alive:
+        _probing.start()
+    yield _probing
+    await _probing.close_clients()
+    if not _probing.model.unchecked:
+        _probing.model.check()
 
 
 @pytest.fixture

@@ -83,12 +83,12 @@ async def test_thoughts_are_shown_as_far_as_they_were_asked_for(
     await check_case(shared_service, [run_id], sessions=[session])
 
 
-async def test_calls_that_nobody_offered_are_answered_in_pairs(shared_service: Service) -> None:
+async def test_calls_of_tools_that_do_not_exist_are_answered_in_pairs(shared_service: Service) -> None:
     """The strict model refuses a badly paired history; both calls get an error result, in order."""
     model = shared_service.model
     model.on(
         "use tools",
-        reply_calls(("c1", "read", {"path": "a"}), ("c2", "run", {}), words="looking"),
+        reply_calls(("c1", "nosuch", {"path": "a"}), ("c2", "neither", {}), words="looking"),
         reply_text("without tools then"),
     )
     run_id = await shared_service.run("use tools [s:calls]", "calls")
@@ -96,10 +96,12 @@ async def test_calls_that_nobody_offered_are_answered_in_pairs(shared_service: S
     assert (record["status"], reply_texts(record)) == ("succeeded", ["without tools then"])
     entries = await shared_service.transcript("calls")
     assert [entry["role"] for entry in entries] == ["user", "assistant", "tool", "tool", "assistant"]
-    assert [entry["parts"][0]["toolCallId"] for entry in entries[2:4]] == ["c1", "c2"]
+    asked = [part["toolCallId"] for part in entries[1]["parts"] if part["type"] == "toolCall"]
+    assert [entry["parts"][0]["toolCallId"] for entry in entries[2:4]] == asked
     assert all(entry["parts"][0]["isError"] for entry in entries[2:4])
     phases = (await events_of(shared_service, run_id)).phases
-    assert phases.count("tool:start") == phases.count("tool:end") == 2
+    assert phases.count("tool:requested") == phases.count("tool:end") == 2
+    assert "tool:start" not in phases, "nothing was started"
     await check_case(shared_service, [run_id], sessions=["calls"])
 
 

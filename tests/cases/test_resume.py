@@ -147,7 +147,7 @@ async def test_text_before_a_tool_is_told_before_it(shared_service: Service) -> 
         told, before_tool = "", []
         for event in events:
             told += event.payload.get("delta", "") if event.stream == "assistant" else ""
-            if event.stream == "tool" and event.phase == "start":
+            if event.stream == "tool" and event.phase == "requested":
                 before_tool.append(told)
                 told = ""
         assert [*before_tool, told] == stored

@@ -135,8 +135,8 @@ async def test_names_and_arguments_of_calls_forge_nothing(shared_service: Servic
         live = await stream.collect_until_done()
         _check_frames(live, stream.violations)
     run_id = str(live[0].payload["runId"])
-    starts = [event.payload for event in live if event.stream == "tool" and event.phase == "start"]
-    assert [(start["name"], start["args"]) for start in starts] == [(f"tool {words}", {words: words})]
+    asked = [event.payload for event in live if event.stream == "tool" and event.phase == "requested"]
+    assert [(one_call["name"], one_call["args"]) for one_call in asked] == [(f"tool {words}"[:128], {words: words})]
     await check_case(one, [run_id], sessions=[session])
 
 

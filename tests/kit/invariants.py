@@ -6,7 +6,7 @@ start. `check_at_rest` adds what must hold when nothing is queued or executing. 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -188,6 +188,77 @@ def _calls_are_answered(rows: Rows) -> Iterator[str]:
             yield f"INV-11: {transcript_id} ends with {due} unanswered"
 
 
+def _calls_and_their_rows(rows: Rows) -> Iterator[str]:
+    """Each call of an entry has its row and back; a settled row has its result, and the transcript shows that one."""
+    told: dict[str, Row] = {}
+    answers: dict[str, Row] = {}
+    for row in rows("SELECT * FROM transcript WHERE payload LIKE '%tool%'"):
+        for ordinal, part in enumerate(
+            part for part in orjson.loads(row["payload"])["parts"] if part["type"] == "toolCall"
+        ):
+            told[part["toolCallId"]] = {
+                **part,
+                "entry_no": row["entry_no"],
+                "ordinal": ordinal,
+                "run_id": row["run_id"],
+            }
+        for part in orjson.loads(row["payload"])["parts"]:
+            if part["type"] == "toolResult":
+                answers[part["toolCallId"]] = {**part, "message_id": row["message_id"]}
+    kept = {row["id"]: row for row in rows("SELECT * FROM tool_call")}
+    for call_id in told.keys() ^ kept.keys():
+        yield f"INV-11: call {call_id} stands in {'the transcript' if call_id in told else 'tool_call'} alone"
+    for call_id, row in kept.items():
+        call = told.get(call_id, {})
+        if call and any(call[name] != row[name] for name in ("entry_no", "ordinal", "run_id", "name", "args")):
+            yield f"INV-11: call {call_id} is {call} in the transcript and {row} in its row"
+        if (row["state"] in ("done", "unknown", "skipped")) != (row["result"] is not None):
+            yield f"INV-12: call {call_id} is {row['state']}, its result {row['result']!r:.80}"
+        if call_id in answers and row["result"] is not None:
+            result = orjson.loads(row["result"])
+            answer = answers[call_id]
+            if (answer["content"], answer["message_id"]) != (result["text"], result["messageId"]):
+                yield f"INV-11: call {call_id}: the transcript shows another result than its row"
+
+
+def _calls_and_their_events(rows: Rows) -> Iterator[str]:
+    """Started on the stream exactly when it was intended; one end exactly when it is settled; the ledger agrees."""
+    phases: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    outcomes: dict[str, str] = {}
+    for row in rows("SELECT payload FROM run_event WHERE stream = 'tool'"):
+        data = orjson.loads(row["payload"])
+        phases[data["toolCallId"]][data["phase"]] += 1
+        if data["phase"] == "end":
+            outcomes[data["toolCallId"]] = data["outcome"]
+    ledger: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows("SELECT * FROM audit WHERE kind = 'tool_action' ORDER BY seq"):
+        ledger[row["call_ref"]].append(row)
+    for row in rows("SELECT * FROM tool_call"):
+        seen, state = phases[row["id"]], row["state"]
+        settled = state in ("done", "unknown", "skipped")
+        began = state in ("intended", "done", "unknown")
+        if (seen["requested"], seen["start"], seen["end"]) != (1, began, settled):
+            yield f"INV-12: call {row['id']} is {state}; its events are {dict(seen)}"
+        actions = [item["action"] for item in ledger[row["call_ref"]] if item["action"] != "tool.result-dropped"]
+        if actions != ["tool.start"] * began + ["tool.end"] * settled:
+            yield f"INV-21: call {row['id']} is {state}; its ledger rows are {actions}"
+        ends = [item for item in ledger[row["call_ref"]] if item["action"] == "tool.end"]
+        words = {"ok": "succeeded", "error": "failed", "timed-out": "timed_out", "aborted": "cancelled"}
+        outcome = outcomes.get(row["id"], "")
+        if ends and ends[0]["status"] != words.get(outcome, outcome):
+            yield f"INV-21: call {row['id']} ended {outcome}, in the ledger {ends[0]['status']}"
+
+
+def _nothing_begins_after_an_abort(rows: Rows) -> Iterator[str]:
+    """INV-13 as far as rows can tell: a run that ended by an abort has no call that was started and is still open."""
+    query = f"""
+        SELECT tool_call.id, tool_call.state, run.status FROM tool_call JOIN run ON run.id = run_id
+        WHERE run.status NOT IN {_OPEN} AND tool_call.state IN ('planned', 'intended')
+    """
+    for row in rows(query):
+        yield f"INV-13: call {row['id']} is {row['state']}, its run {row['status']}"
+
+
 def _abort_decides(rows: Rows) -> Iterator[str]:
     query = f"""
         SELECT * FROM run WHERE abort_at IS NOT NULL AND status NOT IN {_OPEN}
@@ -275,6 +346,9 @@ CHECKS: tuple[Check, ...] = (
     _event_numbers,
     _told_is_kept,
     _calls_are_answered,
+    _calls_and_their_rows,
+    _calls_and_their_events,
+    _nothing_begins_after_an_abort,
     _abort_decides,
     _keys_and_inputs,
     _attempts,

@@ -56,6 +56,12 @@ class Request:
         return [text_of(message.get("content")) for message in self.messages if message.get("role") == "user"]
 
     @property
+    def since_last_user(self) -> list[dict[str, Any]]:
+        """The messages behind the last one of the user: what its run has done so far."""
+        last = max((place for place, role in enumerate(self.roles) if role == "user"), default=-1)
+        return self.messages[last + 1 :]
+
+    @property
     def tool_results(self) -> list[str]:
         return [text_of(message.get("content")) for message in self.messages if message.get("role") == "tool"]
 

@@ -17,8 +17,10 @@ from typing import Any, Self
 from tests.kit.client import Client
 from tests.kit.environment import clean_environ, variable, written
 from tests.kit.model_server import ModelServer
+from tests.kit.probe import LOG_VARIABLE, Line, read_log
 from tests.kit.process import Process, StartFailed
 
+ROOT = Path(__file__).parents[2]
 DATABASE = "laneway.db"
 READY_WITHIN_S = 30.0
 
@@ -172,18 +174,21 @@ class Service(Client):
         armed = self._faults if faults is None else faults
         self._faults = ""
         self.state_dir.parent.mkdir(parents=True, exist_ok=True)
-        environ = {
-            **clean_environ(os.environ),
-            **{variable(key): written(value) for key, value in self.settings.items()},
-            **self.environ,
-            "LANEWAY_STATE_DIR": str(self.state_dir),
-        }
+        environ = self._environ()
         if armed:
             environ["LANEWAY_FAULTS"] = armed
         arguments = [*self.program, "--port", str(self._port), *self.arguments]
         self.process = Process(arguments, environ, self.state_dir.parent, self._log_path)
         self.lives += 1
         return self.process
+
+    def _environ(self) -> dict[str, str]:
+        return {
+            **clean_environ(os.environ),
+            **{variable(key): written(value) for key, value in self.settings.items()},
+            **self.environ,
+            "LANEWAY_STATE_DIR": str(self.state_dir),
+        }
 
     def _note_address(self) -> None:
         self.address = self._living().address
@@ -192,6 +197,23 @@ class Service(Client):
     def _living(self) -> Process:
         assert self.process is not None, "the service was never started"
         return self.process
+
+
+class ProbeService(Service):
+    """A service with the tools of `kit.probe`."""
+
+    program = ("-m", "tests.kit.tool_service")
+
+    @property
+    def probe_log(self) -> Path:
+        return self.state_dir.parent / f"{self.state_dir.name}.probes"
+
+    def probes(self) -> list[Line]:
+        """What the probes themselves say they did, in order."""
+        return read_log(self.probe_log)
+
+    def _environ(self) -> dict[str, str]:
+        return {**super()._environ(), LOG_VARIABLE: str(self.probe_log), "PYTHONPATH": str(ROOT)}
 
 
 class ServiceFactory:
@@ -211,9 +233,13 @@ class ServiceFactory:
         arguments: Sequence[str] = (),
         model: ModelServer | None = None,
         state_dir: Path | None = None,
+        probes: bool = False,
     ) -> Service:
-        """A service that is not started yet: `async with` it, `await it.up()`, or `it.start()`."""
-        made = Service(
+        """A service that is not started yet: `async with` it, `await it.up()`, or `it.start()`.
+
+        With `probes` it has the tools of `kit.probe` too, whose log is `probe_log`.
+        """
+        made = (ProbeService if probes else Service)(
             state_dir or self._folder / f"state-{len(self.made) + 1}",
             model or self._model,
             settings=settings,
@@ -231,4 +257,4 @@ class ServiceFactory:
             one.end()
 
 
-__all__ = ["Service", "ServiceFactory", "StartFailed"]
+__all__ = ["ProbeService", "Service", "ServiceFactory", "StartFailed"]

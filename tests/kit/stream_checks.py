@@ -36,6 +36,8 @@ class Checked:
     terminal: Event | None = None
     done: Event | None = None
     not_kept: list[tuple[int, int]] = field(default_factory=list)
+    whole: bool = True
+    """It holds the run from its beginning, nothing left out."""
 
     @property
     def outcome(self) -> str | None:
@@ -107,7 +109,8 @@ def check_stream(
     terminal event and `done`. `filtered`: streams were left out, so numbers only rise. `cursor_is_seq=False`: a session
     stream's cut by `by_run`, whose ids are opaque.
     """
-    checked = Checked([], {})
+    whole = after == 0 and not filtered and all(event.stream != "gap" for event in events)
+    checked = Checked([], {}, whole=whole)
     place = after
     for event in events:
         where = f"event {event.id!r} {event.stream}:{event.phase}"
@@ -172,19 +175,32 @@ def _check_one_run(checked: Checked) -> None:
 
 
 def _check_tools(checked: Checked) -> None:
-    open_calls: set[str] = set()
-    ended_calls: set[str] = set()
+    """Each call: asked for once, begun at most once, one end; `skipped` exactly when it was not begun."""
+    asked: set[str] = set()
+    begun: set[str] = set()
+    over: set[str] = set()
     for event in checked.events:
+        if event.stream != "tool":
+            continue
         call = str(event.payload.get("toolCallId"))
-        if event.stream == "tool" and event.phase == "start":
-            assert call not in open_calls | ended_calls, f"tool {call} starts twice"
-            open_calls.add(call)
-        elif event.stream == "tool" and event.phase == "end":
-            assert call not in ended_calls, f"tool {call} ends twice"
-            open_calls.discard(call)
-            ended_calls.add(call)
+        assert call not in over, f"tool {call}: {event.phase} after its end"
+        match event.phase:
+            case "requested":
+                assert call not in asked, f"tool {call} is requested twice"
+                asked.add(call)
+            case "start":
+                assert call in asked or not checked.whole, f"tool {call} starts unrequested"
+                assert call not in begun, f"tool {call} starts twice"
+                begun.add(call)
+            case "update":
+                assert call in begun or not checked.whole, f"tool {call} shows something before its start"
+            case "end":
+                assert call in asked or not checked.whole, f"tool {call} ends unrequested"
+                if checked.whole:
+                    assert event.payload["skipped"] == (call not in begun), f"tool {call}: {event.payload}"
+                over.add(call)
     if checked.terminal is not None:
-        assert not open_calls, f"tools without an end: {open_calls}"
+        assert not (asked | begun) - over, f"tools without an end: {(asked | begun) - over}"
 
 
 def _apply(held: dict[str, MessageText], event: Event, partial: bool) -> None:

@@ -60,7 +60,7 @@ class Small:
         times = {"accepted_at": 5, "started_at": 6, "ended_at": 9}
         self.put(
             "run", id="r", session_id="s", accept_no=1, status="succeeded", outcome="completed", attempt=1, take_no=1,
-            seq_first=1, seq_last=6, seq_high=6, transcript_id="t", **times,
+            seq_first=1, seq_last=9, seq_high=9, transcript_id="t", **times,
         )  # fmt: skip
         self.put("run_text", run_id="r")
         self.put("idem", key="i", run_id="r", answer="{}")
@@ -74,7 +74,23 @@ class Small:
         self.event(3, "assistant", {"messageId": "m4", "delta": "we", "offset": 0})
         self.event(4, "assistant", {"messageId": "m4", "delta": "ll", "offset": 2})
         self.event(5, "assistant", {"messageId": "m4", "phase": "end", "text": "well", "length": 4})
-        self.event(6, "lifecycle", {"phase": "end", "outcome": "completed"}, terminal=1)
+        for seq, phase in enumerate(("requested", "start", "end"), start=6):
+            self.event(seq, "tool", {"phase": phase, "toolCallId": "c", "outcome": "ok"})
+        self.event(9, "lifecycle", {"phase": "end", "outcome": "completed"}, terminal=1)
+        self.put(
+            "tool_call", id="c", run_id="r", entry_no=2, ordinal=0, attempt=1, state="done", kind="local", name="f",
+            args="{}", call_ref="ref", result='{"messageId":"m3","text":"x"}',
+        )  # fmt: skip
+        self.put("audit", event_id="a3", run_id="r", kind="tool_action", action="tool.start", call_ref="ref")
+        self.put(
+            "audit",
+            event_id="a4",
+            run_id="r",
+            kind="tool_action",
+            action="tool.end",
+            call_ref="ref",
+            status="succeeded",
+        )
         self.put("audit", event_id="a1", run_id="r", action="run.start", status="started")
         self.put("audit", event_id="a2", run_id="r", action="run.end", status="succeeded", code="completed")
 
@@ -108,7 +124,7 @@ def test_a_good_database_passes(small: Small) -> None:
         ("DELETE FROM run_event WHERE seq = 3", "INV-7"),
         ("UPDATE run_event SET first_seq = 2 WHERE seq = 3", "INV-7"),
         ("UPDATE run_event SET not_kept_from = 3 WHERE seq = 4", "INV-7"),
-        ("UPDATE run SET seq_last = 7, seq_high = 7", "INV-7"),
+        ("UPDATE run SET seq_last = 10, seq_high = 10", "INV-7"),
         ("UPDATE run SET seq_high = 5", "INV-7"),
         ("UPDATE transcript SET payload = replace(payload, 'well', 'wall')", "INV-9.*kept 'wall'"),
         ("UPDATE run_event SET payload = replace(payload, 'ell', 'all') WHERE seq = 5", "INV-9"),
@@ -116,6 +132,16 @@ def test_a_good_database_passes(small: Small) -> None:
         ("DELETE FROM transcript WHERE entry_no > 2", "INV-11.*unanswered"),
         ("DELETE FROM transcript WHERE entry_no = 3", "INV-11.*before the results"),
         ("DELETE FROM transcript WHERE entry_no = 2", "INV-11.*are due"),
+        ("DELETE FROM tool_call", "INV-11.*in the transcript alone"),
+        ("UPDATE tool_call SET args = '[]'", "INV-11.*in its row"),
+        ("UPDATE tool_call SET result = replace(result, ':\"x', ':\"y')", "INV-11.*another result"),
+        ("UPDATE tool_call SET state = 'intended'", "INV-12.*its result"),
+        ("UPDATE tool_call SET result = NULL", "INV-12.*None"),
+        ("UPDATE run_event SET payload = replace(payload, 'start', 'update') WHERE seq = 7", "INV-12.*events"),
+        ("UPDATE tool_call SET state = 'skipped'", "INV-12.*events"),
+        ("UPDATE tool_call SET state = 'planned', result = NULL", "INV-13"),
+        ("DELETE FROM audit WHERE event_id = 'a4'", "INV-21.*ledger rows"),
+        ("UPDATE audit SET status = 'failed' WHERE event_id = 'a4'", "INV-21.*in the ledger failed"),
         ("UPDATE run SET abort_at = 7, abort_code = 'cancelled'", "INV-14"),
         ("UPDATE idem SET run_id = 'x'", "INV-15"),
         ("UPDATE run_event SET payload = replace(payload, 'start', 'queued') WHERE seq = 2", "INV-15"),
@@ -134,8 +160,8 @@ def test_each_breach_is_named(small: Small, change: str, breach: str) -> None:
 
 
 def test_jumps_and_folded_rows_are_fine(small: Small) -> None:
-    small.connection.execute("UPDATE run_event SET seq = 1006, first_seq = 1006, not_kept_from = 6 WHERE seq = 6")
-    small.connection.execute("UPDATE run SET seq_last = 1006, seq_high = 1006")
+    small.connection.execute("UPDATE run_event SET seq = 1009, first_seq = 1009, not_kept_from = 9 WHERE seq = 9")
+    small.connection.execute("UPDATE run SET seq_last = 1009, seq_high = 1009")
     small.connection.execute("DELETE FROM run_event WHERE seq = 3")
     small.connection.execute(
         """UPDATE run_event SET first_seq = 3, payload = '{"messageId":"m4","delta":"well","offset":0}' WHERE seq = 4"""

@@ -72,6 +72,11 @@ def test_a_resumed_one_and_one_cut_short() -> None:
     check_stream(told(*GOOD[:-1], (6, "ready", {}), GOOD[-1]))
 
 
+def call(seq: int, phase: str, **fields: Any) -> Spec:
+    """An event of the call `t`."""
+    return seq, "tool", {"phase": phase, "toolCallId": "t", **fields}
+
+
 @pytest.mark.parametrize(
     ("specs", "fault"),
     [
@@ -88,10 +93,15 @@ def test_a_resumed_one_and_one_cut_short() -> None:
         ([*GOOD[:6], message(5, "end", length=4), *GOOD[7:]], "length 4"),
         ([READY, delta(1, "b", 4)], "begins at offset"),
         ([READY, life(1, "start"), life(2, "end", runId="x"), (3, "done", {})], ""),
-        (
-            [READY, (1, "tool", {"phase": "start", "toolCallId": "t"}), life(2, "end"), (3, "done", {})],
-            "without an end",
-        ),
+        ([READY, call(1, "requested"), life(2, "end"), (3, "done", {})], "without an end"),
+        ([READY, call(1, "requested"), call(2, "start"), life(3, "end"), (4, "done", {})], "without an end"),
+        ([READY, call(1, "start")], "unrequested"),
+        ([READY, call(1, "requested"), call(2, "requested")], "requested twice"),
+        ([READY, call(1, "requested"), call(2, "start"), call(3, "start")], "starts twice"),
+        ([READY, call(1, "requested"), call(2, "update")], "before its start"),
+        ([READY, call(1, "requested"), call(2, "end", skipped=False)], "skipped"),
+        ([READY, call(1, "requested"), call(2, "start"), call(3, "end", skipped=True)], "skipped"),
+        ([READY, call(1, "requested"), call(2, "end", skipped=True), call(3, "end", skipped=True)], "after its end"),
         ([READY, life(1, "queued"), life(2, "start"), delta(4, "a", 0)], "gap"),
     ],
 )

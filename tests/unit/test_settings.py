@@ -115,7 +115,6 @@ def test_what_is_wrong_is_one_line_with_source_key_and_what_is_allowed(
         '[queue]\nmode = "collect"',
         '[queue]\nmode = "interrupt"',
         '[store]\nurl = "postgresql://h/d"',
-        '[tools]\nallow = ["*"]',
         '[tools.exec]\nask = "off"',
         '[sandbox]\nmode = "all"',
         "[plugins]\npaths = []",
@@ -125,7 +124,7 @@ def test_what_is_wrong_is_one_line_with_source_key_and_what_is_allowed(
         "[workers]\nlease_seconds = 8",
         "[session.write_lock]\nacquire_timeout_ms = 1",
         "[agents.defaults]\nmodel_fallbacks = []",
-        '[agents.main]\nworkspace = ""',
+        "[agents.main]\nmodel_fallbacks = []",
     ],
 )
 def test_what_this_build_does_not_have_is_refused_not_ignored(tmp_path: Path, toml: str) -> None:
