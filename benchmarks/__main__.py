@@ -34,6 +34,7 @@ MEASURES: dict[str, Measure] = {
     "runs": throughput.runs,
     "long-answer": answering.long_answer,
     "deltas": throughput.deltas,
+    "tools": answering.tools,
     "streams": footprint.streams,
     "memory": footprint.memory,
     "start": footprint.start,

@@ -95,6 +95,20 @@ async def long_answer(stage: Stage, plan: Plan) -> list[Figure]:
     return figures
 
 
+async def tools(stage: Stage, plan: Plan) -> list[Figure]:
+    """Calls of a tool: what is checked, made durable before and after them, and told, around the tool's own time."""
+    figures: list[Figure] = []
+    async with stage.laneway() as laneway:
+        for spec, how in (("call1-d8", "one call"), ("call8-d8", "eight side by side")):
+            goal = Goal(5) if spec == "call1-d8" else None
+            over = Figure(f"tool overhead, {how}", "ms", goal, compares=False)
+            for _ in range(plan.repeats):
+                calls = [await laneway.run(session(), spec) for _ in range(plan.count(40, 5))]
+                over.add("laneway", median(call.tools_ms for call in calls))
+            figures.append(over)
+    return figures
+
+
 async def _alternate(runs: dict[str, Run], spec: str, rounds: int) -> dict[str, list[Call]]:
     """Each of `runs` once a round, in sessions that grow alike."""
     sessions = [session() for _ in range(SESSIONS)]

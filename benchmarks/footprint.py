@@ -45,23 +45,27 @@ async def memory(stage: Stage, plan: Plan) -> list[Figure]:
     total = plan.count(RUNS, 100)
     before = Figure("memory, warm", "MiB")
     after = Figure(f"memory after {total:,} runs", "MiB")
+    growth = Figure(f"memory after {total:,} runs, times that of before", "x", Goal(1.3), compares=False)
 
     async def one(target: Target) -> None:
         sessions = [session() for _ in range(SESSIONS)]
         await asyncio.sleep(SETTLE_S)
-        before.add(target.name, target.process.memory_bytes() / MIB)
+        warm = target.process.memory_bytes() / MIB
+        before.add(target.name, warm)
         done = await load(lambda n: target.run(sessions[n % SESSIONS], "d1"), total, CLIENTS, RUNS_S_MAX)
         plan.checked(f"memory, {target.name}", done)
         if len(done.calls) < total:
             plan.errors.append(f"memory, {target.name}: only {len(done.calls)} of {total} runs within the time")
         await asyncio.sleep(SETTLE_S)
-        after.add(target.name, target.process.memory_bytes() / MIB)
+        grown = target.process.memory_bytes() / MIB
+        after.add(target.name, grown)
+        growth.add(target.name, grown / warm)
 
     async with stage.floor() as floor:
         await one(floor)
     async with stage.laneway() as laneway:
         await one(laneway)
-    return [before, after]
+    return [before, after, growth]
 
 
 async def streams(stage: Stage, plan: Plan) -> list[Figure]:

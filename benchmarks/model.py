@@ -2,6 +2,7 @@
 
 What to answer stands in the request: the last `#model:SPEC#` of the body, where SPEC is made of tokens with dashes
 between. `d200`: so many deltas, in one write. `apart`: each delta in a write of its own. `mute`: no answer at all.
+`call8`: so many tool calls first, side by side; what follows their results is answered as the other tokens say.
 """
 
 from __future__ import annotations
@@ -54,6 +55,20 @@ def answer(deltas: int) -> tuple[bytes, ...]:
     return (head, *(choice({"content": text}) for text in words(deltas)), end)
 
 
+@lru_cache(maxsize=64)
+def calls(count: int) -> bytes:
+    """An answer that asks for the same harmless tool so many times."""
+    base = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "bench"}
+    asked = [
+        {"index": n, "id": f"call_{n}", "type": "function", "function": {"name": "list", "arguments": "{}"}}
+        for n in range(count)
+    ]
+    delta = {"role": "assistant", "content": None, "tool_calls": asked}
+    said = _chunk({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    over = _chunk({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    return _HEAD + said + over + _chunk(None) + _END
+
+
 class Connection(asyncio.Protocol):
     """One keep-alive connection. A request is answered when its body is whole."""
 
@@ -90,12 +105,16 @@ class Connection(asyncio.Protocol):
         if not self._url.endswith(b"/chat/completions"):
             self._transport.write(_NOT_FOUND)
             return
-        found = DIRECTIVE.findall(b"".join(self._body))
+        body = b"".join(self._body)
+        found = DIRECTIVE.findall(body)
         spec = found[-1].decode().split("-") if found else ["d8"]
         if "mute" in spec:
             return
-        count = next((int(token[1:]) for token in spec if token[:1] == "d" and token[1:].isdigit()), 8)
-        pieces = answer(count)
+        asked = _number(spec, "call")
+        if asked and orjson.loads(body)["messages"][-1]["role"] != "tool":
+            self._transport.write(calls(asked))
+            return
+        pieces = answer(_number(spec, "d") or 8)
         if "apart" in spec:
             task = asyncio.get_running_loop().create_task(self._write_apart(pieces))
             self._writing.add(task)
@@ -107,6 +126,11 @@ class Connection(asyncio.Protocol):
         for piece in pieces:
             self._transport.write(piece)
             await asyncio.sleep(0)
+
+
+def _number(spec: list[str], token: str) -> int:
+    """The number behind a token, 0 without it."""
+    return next((int(one.removeprefix(token)) for one in spec if re.fullmatch(rf"{token}\d+", one)), 0)
 
 
 async def serve(seconds_max: float) -> None:

@@ -19,12 +19,16 @@ CALL_S_MAX = 60.0
 EVENT_STREAM = "accept: text/event-stream\r\n"
 
 _CONTENT = re.compile(rb'"content":"([^"]+)"')
+_DURATION = re.compile(rb'"durationMs":(\d+)')
 _DELTA = re.compile(rb'"delta":"([^"]+)"')
 
 
 @dataclass(slots=True)
 class Call:
-    """One call with its instants: begun, accepted (headers, or the run id), first text, done. Zero: never came."""
+    """One call with its instants: begun, accepted (headers, or the run id), first text, done. Zero: never came.
+
+    With tools also when they were asked for, when all had answered, and how long the slowest of them took.
+    """
 
     begun: float
     accepted: float = 0.0
@@ -32,6 +36,14 @@ class Call:
     done: float = 0.0
     chars: int = 0
     events: int = 0
+    asked: float = 0.0
+    answered: float = 0.0
+    tool_ms: float = 0.0
+
+    @property
+    def tools_ms(self) -> float:
+        """From the first request for a tool until all results are kept, without the time of the slowest tool itself."""
+        return (self.answered - self.asked) * 1000 - self.tool_ms
 
     @property
     def deltas(self) -> float:
@@ -174,6 +186,13 @@ def _take_delta(call: Call, block: bytes) -> bool:
         found = _DELTA.search(block)
         if found:
             call.text(found[1])
+    elif b"event: tool\n" in block:
+        call.asked = call.asked or now()
+        found = _DURATION.search(block)
+        if found:
+            call.tool_ms = max(call.tool_ms, float(found[1]))
+    elif b'"phase":"step-end"' in block:
+        call.answered = now()
     return b"event: done\n" in block
 
 
