@@ -21,6 +21,7 @@ _A = TypeVar("_A", bound=Arguments)
 def schema(kind: type[Arguments]) -> dict[str, Any]:
     """The JSON schema as models take it: an object, without titles and without null where a field may be left out."""
     shaped: dict[str, Any] = _plain(kind.model_json_schema())
+    shaped.pop("description", None)  # that of the class, for whoever reads the code
     return shaped
 
 
