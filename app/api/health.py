@@ -69,7 +69,7 @@ class _Gauges:
         for name, text, value in (
             ("laneway_open_streams", "Event streams open.", service.streams.open),
             ("laneway_runs_executing", "Attempts in hand.", service.executor.executing),
-            ("laneway_turns_left_behind", "Turns that did not stop in time.", service.executor.stragglers),
+            ("laneway_turns_left_behind", "Turns and tools that did not stop in time.", service.executor.stragglers),
             ("laneway_store_queued_steps", "Writes that wait for the store.", store.queued_steps),
             ("laneway_store_active_reads", "Reads in hand or waiting.", store.active_reads),
             ("laneway_store_pool_size", "Connections that read.", store.pool_size),

@@ -52,9 +52,6 @@ CALL_CODES: dict[str, Ending] = {
 }
 """How a call ends: a closed list."""
 
-CALL_OUTCOMES = ("ok", "error", "timed-out", "blocked", "aborted", "unknown")
-"""`outcome` of a `tool` `end` event."""
-
 
 @dataclass(frozen=True, slots=True)
 class CallResult:

@@ -133,7 +133,7 @@ async def test_a_deaf_tool_holds_the_session_no_longer_than_the_drain(
         await until(lambda: sum(line.what == "end" for line in one.probes()) == 10, "the deaf ones have returned", 60)
         dropped = "SELECT count(*) AS n FROM audit WHERE action = 'tool.result-dropped'"
         await until(lambda: one.query(dropped)[0]["n"] == 10, "the ledger has what was dropped")
-        assert (await gauges(one)).get("stragglers", 0) == 0
+        assert (await gauges(one))["turns_left_behind"] == 0
         check_invariants(one)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.crash.load import Load
 from tests.crash.test_crash_points import paced
+from tests.crash.test_crash_points_tools import check_probes, with_tools
 from tests.kit.model_server import ModelServer
 from tests.kit.service import ServiceFactory
 
@@ -18,11 +19,12 @@ SEED = 20261130
 
 @pytest.mark.drill
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("tools", [False, True], ids=["text", "tools"])
 @pytest.mark.parametrize("aborts", [0, 3], ids=["plain", "with aborts"])
-async def test_kills_at_random_instants(service: ServiceFactory, model: ModelServer, aborts: int) -> None:
+async def test_kills_at_random_instants(service: ServiceFactory, model: ModelServer, aborts: int, tools: bool) -> None:
     chance = random.Random(SEED + aborts)
-    model.default(paced)
-    one = service({"agents.defaults.max_concurrent": 4})
+    model.default(with_tools if tools else paced)
+    one = service({"agents.defaults.max_concurrent": 4}, probes=True)
     await one.up()
     load = Load(one)
     load.start(sessions=8, abort_every=aborts)
@@ -32,3 +34,5 @@ async def test_kills_at_random_instants(service: ServiceFactory, model: ModelSer
         await one.up()
     await load.finish()
     await load.check()
+    if tools:
+        check_probes(one)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.domain.outcome import ERROR_CODES, OUTCOMES
+from app.domain.tool_call import CALL_CODES
 from app.errors import LanewayError, StartError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,12 @@ def test_every_problem_code_is_documented_with_its_status() -> None:
 @pytest.mark.parametrize("code", [*OUTCOMES, *ERROR_CODES])
 def test_every_outcome_is_documented(code: str) -> None:
     assert re.search(rf"^\| [^|]*`{code}`", HTTP, re.MULTILINE)
+
+
+@pytest.mark.parametrize("code", CALL_CODES)
+def test_every_way_in_which_a_call_ends_is_documented(code: str) -> None:
+    ending = CALL_CODES[code]
+    assert f"| `{ending.outcome}` | `{ending.status}` | `{code}` |" in HTTP
 
 
 def anchors(page: Path) -> set[str]:
