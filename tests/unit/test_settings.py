@@ -131,6 +131,16 @@ def test_what_this_build_does_not_have_is_refused_not_ignored(tmp_path: Path, to
     assert "is not available in this build yet" in refusal(tmp_path, toml)
 
 
+@pytest.mark.parametrize("folder", ["state", ".", "state/..", "/"])
+def test_a_workspace_that_holds_the_state_is_refused(tmp_path: Path, folder: str) -> None:
+    overrides = {"state_dir": tmp_path / "state"}
+    for table in ("agents.defaults", "agents.main"):
+        line = refusal(tmp_path, f'[{table}]\nworkspace = "{folder}"', overrides=overrides)
+        assert f"{table}.workspace" in line and "holds the state directory" in line
+    inside = loaded(tmp_path, '[agents.main]\nworkspace = "state/work"', overrides=overrides).settings.agent("main")
+    assert inside is not None and inside.workspace == tmp_path / "state" / "work"
+
+
 def test_a_store_url_is_not_printed_with_its_password(tmp_path: Path) -> None:
     assert "hush" not in refusal(tmp_path, '[store]\nurl = "postgresql://me:hush@h/d"')
 
