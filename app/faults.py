@@ -36,6 +36,7 @@ class Point(StrEnum):
     SETTLE_COMMITTED = "CP-24"
     SETTLE_TOLD = "CP-25"
     LANE_IDLE = "CP-26"
+    FOLDING = "CP-27"
     SWEEP_BETWEEN = "CP-28"
     LET_GO = "CP-29"
     CALLS_RECOVERED = "CP-33"

@@ -7,12 +7,14 @@ from functools import partial
 
 import structlog
 
+from app.domain.event import ENVELOPE_BYTES
 from app.errors import StoreUnusable
 from app.faults import Point, hit
 from app.runs.executor import Surroundings
 from app.store.contract import StepUnsettled, StoreClosed
 from app.store.transaction import sweep
 from app.store.transaction.calls import owned_groups
+from app.store.transaction.fold import BEGIN, fold, unfolded
 from app.store.transaction.sweep import Swept
 from app.store.transaction.upkeep import bound_audit
 from app.tools.process import kill_group
@@ -23,6 +25,12 @@ WAKE_AGAIN_AFTER_MS = 5000
 WAKES_PER_PASS = 1000
 BEGIN_WITHIN_S = 10.0
 DEAD_WORKERS_KEPT_MS = 7 * 24 * 3600 * 1000
+FOLD_AFTER_MS = 2_000
+"""Readers of a run that has just ended are still served from its tail."""
+FOLD_WORK_S = 0.25
+"""Of each second: folding has all the time there is, later."""
+FOLD_RUNS = 200
+FOLD_QUEUE_MAX = 4
 UPKEEP_PASSES = 60
 """One pass of upkeep in so many sweeps."""
 DAY_MS = 24 * 3600 * 1000
@@ -65,6 +73,7 @@ class Sweeper:
             passes += 1
             try:
                 await self.sweep_once()
+                await self.fold_for(FOLD_WORK_S)
                 if passes % UPKEEP_PASSES == 1:
                     await self._keep_bounds()
             except StoreClosed:
@@ -81,6 +90,25 @@ class Sweeper:
         await self._wake(around.clock.now_ms() - WAKE_AGAIN_AFTER_MS, WAKES_PER_PASS)
         wakes = await around.store.write(partial(sweep.sweep_waiting, taker=around.worker.taker()))
         around.lanes.wake(wakes)
+
+    async def fold_for(self, seconds: float) -> None:
+        """Fold what has ended, the longest ended first, for so long at most, while nobody waits for the store."""
+        around = self._around
+        until_s = around.clock.steady_s() + seconds
+        before_ms = around.clock.now_ms() - FOLD_AFTER_MS
+        for run_id in await around.store.read(partial(unfolded, before_ms=before_ms, limit=FOLD_RUNS)):
+            place = BEGIN
+            while not place.done:
+                if around.clock.steady_s() > until_s or around.store.stats().queued_steps > FOLD_QUEUE_MAX:
+                    return
+                step = partial(
+                    fold,
+                    run_id=run_id,
+                    place=place,
+                    now_ms=around.clock.now_ms(),
+                    bytes_max=around.settings.limits.event_bytes - ENVELOPE_BYTES,
+                )
+                place = await around.store.write(step)
 
     async def _put_back_dead(self) -> None:
         resume = self._around.settings.recovery.resume

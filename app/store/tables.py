@@ -15,6 +15,7 @@ _OPEN_LANES = "waiting_at IS NOT NULL"
 _RUNNING = "status = 'running'"
 _UNFINISHED = "status IN ('queued', 'running', 'recovering')"
 _TERMINAL = "terminal = 1"
+_UNFOLDED = "folded_at IS NULL AND ended_at IS NOT NULL"
 
 _COUNTER = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -137,6 +138,7 @@ class Run(SQLModel, table=True):
             sqlite_where=text(_RUNNING),
             postgresql_where=text(_RUNNING),
         ),
+        Index("ix_run_unfolded", "ended_at", sqlite_where=text(_UNFOLDED), postgresql_where=text(_UNFOLDED)),
         Index("ix_run_accepted", "accepted_at", "id"),
         Index("ix_run_session_accepted", "session_id", "accepted_at", "id"),
     )
@@ -154,7 +156,7 @@ class RunText(SQLModel, table=True):
 
 
 class RunEvent(SQLModel, table=True):
-    """An event as it was told. A folded row stands under its last number."""
+    """An event as it was told. A folded row stands under its last number; `cuts` has the length of each it covers."""
 
     __tablename__: ClassVar[Any] = "run_event"
 

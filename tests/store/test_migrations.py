@@ -22,6 +22,7 @@ PARTIAL_INDEXES = {
     "ix_run_open": "status IN ('queued', 'running', 'recovering')",
     "uq_run_event_terminal": "terminal = 1",
     "ix_run_event_q": "q IS NOT NULL",
+    "ix_run_unfolded": "folded_at IS NULL AND ended_at IS NOT NULL",
     "ix_session_waiting": "waiting_at IS NOT NULL",
 }
 """Guards of the protocol that autogenerate does not compare."""

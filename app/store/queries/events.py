@@ -10,6 +10,7 @@ import orjson
 from sqlalchemy import Connection, bindparam, select
 
 from app.domain.event import Event
+from app.domain.folding import rest_of
 from app.domain.run import RunStatus
 from app.store import tables as t
 
@@ -60,6 +61,7 @@ _page = (
         t.run_event.c.terminal,
         t.run_event.c.ts,
         t.run_event.c.payload,
+        t.run_event.c.cuts,
     )
     .where(t.run_event.c.run_id == bindparam("b_run"), t.run_event.c.seq > bindparam("b_after"))
     .order_by(t.run_event.c.seq)
@@ -86,24 +88,27 @@ def standing(conn: Connection, run_id: str) -> Standing | None:
 
 
 def page_after(conn: Connection, run_id: str, cursor: int) -> list[Event]:
-    """Events with a number above `cursor`, in order: at most PAGE_EVENTS, at most about PAGE_BYTES."""
+    """Events with a number above `cursor`, in order: at most PAGE_EVENTS, at most about PAGE_BYTES.
+
+    Of a folded event that the cursor lies in, the rest.
+    """
     events: list[Event] = []
     size = 0
     for row in conn.execute(_page, {"b_run": run_id, "b_after": cursor}):
-        payload = row.payload.encode()
-        events.append(
-            Event(
-                run_id,
-                row.seq,
-                row.stream,
-                row.ts,
-                payload,
-                first_seq=row.first_seq,
-                not_kept_from=row.not_kept_from,
-                terminal=bool(row.terminal),
-            )
+        event = Event(
+            run_id,
+            row.seq,
+            row.stream,
+            row.ts,
+            row.payload.encode(),
+            first_seq=row.first_seq,
+            not_kept_from=row.not_kept_from,
+            terminal=bool(row.terminal),
         )
-        size += len(payload)
+        if event.first_seq <= cursor:
+            event = rest_of(event, row.cuts, cursor)
+        events.append(event)
+        size += len(event.payload)
         if size > PAGE_BYTES:
             break
     return events

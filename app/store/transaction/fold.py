@@ -1,0 +1,148 @@
+"""T14: the deltas of an ended run become few rows, one stretch a step, so that nothing else waits long behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, bindparam, delete, select, update
+
+from app.domain.event import Event
+from app.domain.folding import STREAMS, Delta, Folded, delta_of, emptied, joined, stretch
+from app.faults import Point, hit
+from app.store import tables as t
+
+PAGE_ROWS = 500
+"""Rows looked at in one step."""
+
+_unfolded = (
+    select(t.run.c.id)
+    .where(t.run.c.folded_at.is_(None), t.run.c.ended_at.is_not(None), t.run.c.ended_at <= bindparam("b_before"))
+    .order_by(t.run.c.ended_at)
+    .limit(bindparam("b_limit"))
+)
+_page = (
+    select(t.run_event)
+    .where(t.run_event.c.run_id == bindparam("b_run"), t.run_event.c.seq > bindparam("b_after"))
+    .order_by(t.run_event.c.seq)
+    .limit(PAGE_ROWS)
+)
+_resets = select(t.run_event.c.stream, t.run_event.c.payload).where(
+    t.run_event.c.run_id == bindparam("b_run"),
+    t.run_event.c.stream.in_(STREAMS),
+    t.run_event.c.payload.like('%"phase":"reset"%'),
+)
+_last_deltas = (
+    select(t.run_event)
+    .where(
+        t.run_event.c.run_id == bindparam("b_run"),
+        t.run_event.c.stream == bindparam("b_stream"),
+        t.run_event.c.payload.like(bindparam("b_start")),
+    )
+    .order_by(t.run_event.c.seq.desc())
+    .limit(PAGE_ROWS)
+)
+_drop = delete(t.run_event).where(
+    t.run_event.c.run_id == bindparam("b_run"),
+    t.run_event.c.seq >= bindparam("b_first"),
+    t.run_event.c.seq < bindparam("b_seq"),
+)
+_join = (
+    update(t.run_event)
+    .where(t.run_event.c.run_id == bindparam("b_run"), t.run_event.c.seq == bindparam("b_seq"))
+    .values(first_seq=bindparam("b_first"), payload=bindparam("b_payload"), cuts=bindparam("b_cuts"))
+)
+_done = (
+    update(t.run)
+    .where(t.run.c.id == bindparam("b_run"), t.run.c.ended_at.is_not(None))
+    .values(folded_at=bindparam("b_now"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldPlace:
+    """How far a run is folded: everything up to `after` is as it will stay. `done`: all of it is."""
+
+    after: int
+    done: bool = False
+
+
+BEGIN = FoldPlace(-1)
+"""Where folding begins: with what was taken back."""
+
+
+def unfolded(conn: Connection, before_ms: int, limit: int) -> list[str]:
+    """Ended runs that are not folded, the longest ended first."""
+    return list(conn.execute(_unfolded, {"b_before": before_ms, "b_limit": limit}).scalars())
+
+
+def fold(conn: Connection, run_id: str, place: FoldPlace, now_ms: int, bytes_max: int) -> FoldPlace:
+    """Fold the next stretch of a run that has ended. `place` is BEGIN, then what the step before returned.
+
+    Repeated from any place, it changes nothing more. `bytes_max`: of a joined text in JSON.
+    """
+    if place == BEGIN:
+        return BEGIN if _empty(conn, run_id) else FoldPlace(0)
+    rows = conn.execute(_page, {"b_run": run_id, "b_after": place.after}).mappings().all()
+    deltas = [_delta(row) for row in rows]
+    found = stretch(deltas, bytes_max)
+    if found:
+        one = joined(found)
+        _put(conn, run_id, found, one)
+        hit(Point.FOLDING)
+        # It may go on behind this page: then the joined row is the first of the next stretch.
+        goes_on = len(rows) == PAGE_ROWS and one.seq == rows[-1]["seq"]
+        return FoldPlace(one.first_seq - 1 if goes_on else one.seq)
+    if len(rows) == PAGE_ROWS:
+        return FoldPlace(rows[-1]["seq"] if deltas[-1] is None else rows[-2]["seq"])
+    conn.execute(_done, {"b_run": run_id, "b_now": now_ms})
+    return FoldPlace(place.after, done=True)
+
+
+def _empty(conn: Connection, run_id: str) -> bool:
+    """Empty the last deltas of a message that was taken back. False when there are none left.
+
+    From the end, so that a reader never meets a delta of it behind the first reset.
+    """
+    for row in conn.execute(_resets, {"b_run": run_id}).all():
+        message_id = orjson.loads(row.payload)["messageId"]
+        which = {"b_run": run_id, "b_stream": row.stream, "b_start": f'{{"messageId":"{message_id}","delta":%'}
+        last = conn.execute(_last_deltas, which).mappings().all()
+        deltas = [one for one in map(_delta, reversed(last)) if one is not None]
+        for folded in emptied(deltas):
+            covered = [one for one in deltas if folded.first_seq <= one.seq <= folded.seq]
+            _put(conn, run_id, covered, folded)
+        if deltas:
+            hit(Point.FOLDING)
+            return True
+    return False
+
+
+def _put(conn: Connection, run_id: str, covered: Sequence[Delta], one: Folded) -> None:
+    """One row in place of several, under the number of the last."""
+    conn.execute(_drop, {"b_run": run_id, "b_first": covered[0].seq, "b_seq": one.seq})
+    conn.execute(
+        _join,
+        {
+            "b_run": run_id,
+            "b_seq": one.seq,
+            "b_first": one.first_seq,
+            "b_payload": one.payload.decode(),
+            "b_cuts": one.cuts,
+        },
+    )
+
+
+def _delta(row: Any) -> Delta | None:
+    event = Event(
+        row["run_id"],
+        row["seq"],
+        row["stream"],
+        row["ts"],
+        row["payload"].encode(),
+        first_seq=row["first_seq"],
+        not_kept_from=row["not_kept_from"],
+    )
+    return delta_of(event, row["cuts"])

@@ -1,0 +1,73 @@
+"""After the end a run becomes few rows, and no client can tell: every cursor goes on to the same story."""
+
+from __future__ import annotations
+
+import random
+
+from tests.kit.gauges import until
+from tests.kit.model_server import ModelServer, done, finish, reply_calls, reply_text, text, thinking
+from tests.kit.rules import check_case
+from tests.kit.service import Service, ServiceFactory
+from tests.kit.sse import Event, check_stream
+from tests.kit.story import Line, story
+
+
+async def folded(one: Service, *run_ids: str) -> None:
+    """Until these runs are folded."""
+    marks = ", ".join("?" for _ in run_ids)
+    query = f"SELECT count(*) AS n FROM run WHERE folded_at IS NOT NULL AND id IN ({marks})"
+    await until(lambda: one.query(query, *run_ids)[0]["n"] == len(run_ids), "the runs are folded", 60)
+
+
+def told(events: list[Event]) -> list[Line]:
+    """The story without what was taken back: of that only the resets are left, of which there may be more."""
+    gone = {event.payload["messageId"] for event in events if event.phase == "reset"}
+    return story(event for event in events if event.payload.get("messageId") not in gone or event.stream == "lifecycle")
+
+
+async def read(one: Service, run_id: str, after: int) -> list[Event]:
+    async with await one.stream(run_id, after=after) as stream:
+        return await stream.collect_until_done()
+
+
+async def test_every_cursor_of_a_folded_run_goes_on_to_the_same_story(
+    service: ServiceFactory, model: ModelServer
+) -> None:
+    """INV-10 from outside: an answer with thinking, a tool, and an empty answer that was taken back, over a restart."""
+    said = [f"{n}é😀 " for n in range(300)]
+    first = [thinking("hm ", "well ", delay_s=0.01), text(*said[:100], delay_s=0.002), *reply_calls(("c", "list", {}))]
+    blank = [text(*"     ", delay_s=0.02), finish(), done()]
+    model.on("tell me", first, blank, [text(*said, delay_s=0.002), finish(), done()])
+    async with service() as one:
+        run_id = await one.run("tell me [s:a]", "a", reasoning="stream")
+        live = await one.follow(run_id).start().finish()
+        whole = told(live)
+        assert any(event.phase == "reset" for event in live), "something was taken back"
+        rows = one.query("SELECT count(*) AS n FROM run_event WHERE run_id = ?", run_id)[0]["n"]
+        await folded(one, run_id)
+        kept = one.query("SELECT count(*) AS n FROM run_event WHERE run_id = ?", run_id)[0]["n"]
+        assert kept < 25 < rows, (kept, rows)
+        numbers = [event.seq for event in live if event.seq is not None]
+        chance = random.Random(5)
+        for _ in range(2):
+            for cursor in [0, 1, *chance.sample(numbers[:-1], 40)]:
+                before = [event for event in live if event.seq is not None and event.seq <= cursor]
+                after = await read(one, run_id, cursor)
+                check_stream(after, after=cursor)
+                assert told([*before, *after]) == whole, f"from {cursor}"
+            await one.restart()
+        await check_case(one, [run_id], sessions=["a"])
+
+
+async def test_runs_of_a_killed_service_are_folded_too(service: ServiceFactory, model: ModelServer) -> None:
+    """A fold that was cut off goes on; nothing is lost by it. CP-27"""
+    model.default(reply_text("many words of an answer " * 20, deltas=200))
+    one = service()
+    await one.up("CP-27=kill@2")
+    runs = [await one.run(f"x {number} [s:{number}]", f"s-{number}") for number in range(6)]
+    await one.until_exit()
+    await one.up()
+    for run_id in runs:
+        assert (await one.ended(run_id))["status"] == "succeeded"
+    await folded(one, *runs)
+    await check_case(one, runs)
