@@ -48,7 +48,8 @@ log = structlog.get_logger("laneway.tools")
 class Toolbox:
     """The tools that one turn may call, where they work, and the bounds of their use.
 
-    `left_behind` takes the task of a tool that did not stop in time, with its call: from then on it is the owner.
+    `stopping`: the run was told to stop, so nothing may begin, even if that was durable before. `left_behind` takes the
+    task of a tool that did not stop in time, with its call: from then on it is the owner.
     """
 
     tools: Mapping[str, Tool]
@@ -61,6 +62,7 @@ class Toolbox:
     kept_bytes: int
     shown_chars: int
     drain_s: float
+    stopping: Callable[[], bool]
     left_behind: Callable[[asyncio.Task[ToolOutput], ToolCallPart], None]
 
 
@@ -179,6 +181,8 @@ class Batch:
     async def _work(self, ready: _Ready) -> None:
         """Run one call that was intended, to its durable result. Stopped, it waits until the tool has stopped too."""
         hit(Point.CALL_INTENDED)
+        if self._toolbox.stopping():
+            raise asyncio.CancelledError
         begun_s = self._toolbox.clock.steady_s()
         task = asyncio.create_task(self._whatever(ready.work.run(), ready.call), name=f"tool {ready.call.name[:64]}")
         stopped: asyncio.CancelledError | None = None

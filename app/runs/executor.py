@@ -201,7 +201,7 @@ class Executor:
     async def _turn(self, execution: Execution, recorder: Recorder) -> TurnEnd:
         """Prepare and run. Raises nothing but cancellation: not even an exit that foreign code asked for."""
         try:
-            turn = await self._prepare(execution.attempt, recorder)
+            turn = await self._prepare(execution, recorder)
             recorder.usage = turn.usage
             return await run_turn(turn, recorder.report)
         except asyncio.CancelledError:
@@ -224,13 +224,13 @@ class Executor:
             outcome = failed("internal", f"The service failed; its log has the details under run {run_id}.")
         return TurnEnd(outcome, None, Usage())
 
-    async def _prepare(self, attempt: Attempt, recorder: Recorder) -> TurnInput:
-        around = self._around
+    async def _prepare(self, execution: Execution, recorder: Recorder) -> TurnInput:
+        around, attempt = self._around, execution.attempt
         settings = around.settings
         asked = attempt.input
         agent = settings.agent(attempt.agent)
         provider = await around.providers.resolve(asked.model)
-        toolbox = await self._toolbox(attempt, recorder)
+        toolbox = await self._toolbox(execution, recorder)
         messages: list[Message] = []
         if attempt.next_entry > 1:
             messages = await around.store.read(partial(history, transcript_id=attempt.transcript_id))
@@ -255,13 +255,13 @@ class Executor:
             usage=reduce(Usage.plus, (message.usage or Usage() for message in made), Usage()),
         )
 
-    async def _toolbox(self, attempt: Attempt, recorder: Recorder) -> Toolbox:
-        around = self._around
+    async def _toolbox(self, execution: Execution, recorder: Recorder) -> Toolbox:
+        around, attempt = self._around, execution.attempt
         settings, limits = around.settings, around.settings.limits
         agent = settings.agent(attempt.agent)
         tools = around.tools.offered
         workspace = agent.workspace if agent else settings.state_dir / "agents" / attempt.agent / "workspace"
-        if tools:
+        if tools and not workspace.is_dir():
             await asyncio.to_thread(make_workspace, workspace)
         return Toolbox(
             tools=tools,
@@ -274,6 +274,7 @@ class Executor:
             kept_bytes=limits.tool_output_bytes,
             shown_chars=limits.tool_event_chars,
             drain_s=settings.tools.abort_drain_ms / 1000,
+            stopping=lambda: execution.reason is not None,
             left_behind=partial(self._leave_tool_behind, recorder),
         )
 

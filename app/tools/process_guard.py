@@ -77,8 +77,11 @@ def _watch(command: int, woken: int) -> int:
 
 def _terminate(command: int, woken: int, poll: select.poll) -> int | None:
     """Ask all to end, and give them a moment. The command's status if it has ended by then."""
-    for pid in _descendants():
-        _signal(pid, signal.SIGTERM)
+    # Stopped, told, and only then let go on: a shell whose child ends first would begin the next command.
+    told = _stopped()
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        for pid in told:
+            _signal(pid, number)
     status: int | None = None
     left_ms = GRACE_MS
     while left_ms > 0 and (status is None or _descendants()):
@@ -108,23 +111,28 @@ def _reap(command: int, woken: int) -> int | None:
 
 
 def _kill_all(command: int) -> None:
-    """SIGKILL for every descendant, until there is none. Stopped first, so that none can make more meanwhile."""
+    """SIGKILL for every descendant, until there is none."""
     if not _PROC:
         with contextlib.suppress(OSError):
             os.killpg(command, signal.SIGKILL)
         return
     while True:
-        stopped: set[int] = set()
-        while new := _descendants() - stopped:
-            for pid in new:
-                _signal(pid, signal.SIGSTOP)
-            stopped |= new
-        for pid in stopped:
+        for pid in _stopped():
             _signal(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
             return
+
+
+def _stopped() -> set[int]:
+    """Every descendant, stopped, so that none can make more meanwhile."""
+    stopped: set[int] = set()
+    while new := _descendants() - stopped:
+        for pid in new:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= new
+    return stopped
 
 
 def _signal(pid: int, number: int) -> None:

@@ -42,7 +42,9 @@ async def test_nothing_of_the_content_stands_in_the_ledger(service: ServiceFacto
         assert (await one.ended(run_id))["status"] == "succeeded"
         failed = await one.run("broken provider [s:a]", "a")
         assert (await one.ended(failed))["status"] == "failed"
-        await one.abort(await one.run("x [s:b]", "b"), reason=f"{MARK}-reason")
+        stopped = await one.run("x [s:b]", "b")
+        await one.abort(stopped, reason=f"{MARK}-reason")
+        await one.ended(stopped)
         rows = await one.audit()
         assert MARK not in orjson.dumps(rows).decode()
         assert MARK not in everywhere(one, ("audit",))

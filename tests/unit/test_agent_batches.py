@@ -122,6 +122,7 @@ def toolbox(tools: list[Watched], parallel: int = 8, *, drain_s: float = 1.0, le
         kept_bytes=10_000,
         shown_chars=1_000,
         drain_s=drain_s,
+        stopping=lambda: False,
         left_behind=lambda task, call: (left if left is not None else []).append((task, call)),
     )
 

@@ -356,15 +356,15 @@ def test_events_as_json_lines(tmp_path: Path) -> None:
 def test_ctrl_c_aborts_the_run(tmp_path: Path) -> None:
     with FakeService(Answer([accepted(), delta(1, "Hel", 0)], hold=True)) as service:
         process = subprocess.Popen(
-            command(service.url),
+            command(service.url, "--json"),
             cwd=tmp_path,
             env=environ(tmp_path),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert service.streaming.wait(30)
-        time.sleep(0.3)
+        assert process.stdout is not None
+        assert "accepted" in process.stdout.readline() and "Hel" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -35,6 +35,11 @@ def left(seconds: str = "71") -> list[psutil.Process]:
     return found
 
 
+def children() -> set[int]:
+    """What descends from this process; services that other tests share are among it."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
 @pytest.mark.parametrize(
     ("command", "text", "is_error"),
     [
@@ -116,6 +121,7 @@ async def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None
 
 
 async def test_a_cancelled_command_takes_everything_with_it(tmp_path: Path) -> None:
+    before = children()
     context = Context(tmp_path)
     work = await ANY.prepare({"command": f"trap '' TERM; {SPAWNING} sleep 71"}, context)
     task = asyncio.ensure_future(work.run())
@@ -124,7 +130,7 @@ async def test_a_cancelled_command_takes_everything_with_it(tmp_path: Path) -> N
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not left()
-    assert not psutil.Process().children(recursive=True)
+    assert children() == before
 
 
 async def test_processes_that_multiply_lose(tmp_path: Path) -> None:
@@ -140,10 +146,10 @@ async def test_processes_that_multiply_lose(tmp_path: Path) -> None:
 async def test_nothing_is_left_after_many_commands(tmp_path: Path) -> None:
     await said(ANY, tmp_path, command="true")
     process = psutil.Process()
-    before = process.num_fds(), process.num_threads()
+    before, here = (process.num_fds(), process.num_threads()), children()
     for _ in range(10):
         await asyncio.gather(*(said(ANY, tmp_path, command="echo x & echo y") for _ in range(5)))
-    assert not process.children(recursive=True)
+    assert children() == here
     assert process.num_fds() <= before[0] + 2 and process.num_threads() <= before[1] + 8
 
 
@@ -154,12 +160,13 @@ async def test_nothing_runs_before_the_group_is_durable(tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
             raise RuntimeError("not durable")
 
+    before = children()
     context = Refusing(tmp_path)
     work = await ANY.prepare({"command": "echo > ran.txt"}, context)
     with pytest.raises(RuntimeError, match="not durable"):
         await work.run()
     assert context.groups and not (tmp_path / "ran.txt").exists()
-    assert not psutil.Process().children(recursive=True)
+    assert children() == before
 
 
 OWNER = """
@@ -224,3 +231,15 @@ async def test_only_the_very_group_is_killed(tmp_path: Path) -> None:
             assert not await kill_group(wrong), wrong
         assert len(left("74")) == 1
     assert not left("74")
+
+
+async def test_a_script_that_is_stopped_does_not_go_on_with_its_next_line(tmp_path: Path) -> None:
+    """Its child must not end before it is told itself."""
+    for _ in range(15):
+        task = asyncio.ensure_future(
+            said(ANY, tmp_path, command="sh -c 'sh -c \"sleep 75; echo > late\"; echo > later'")
+        )
+        await until(lambda: len(left("75")) == 1, "it runs")
+        task.cancel()
+        await asyncio.wait({task})
+    assert list(tmp_path.iterdir()) == [] and not left("75")
