@@ -36,6 +36,9 @@ SEND_TIMEOUT_S = 60.0
 LAST_WORD_S = 2.0
 """How long a stream has for its `shutdown` block when the server that runs the application ends."""
 
+TRIMMED = "trimmed"
+"""The reason of a gap where `retention.events_per_run` has taken events away."""
+
 HEADERS = {"Cache-Control": "no-store, no-transform"}
 
 log = structlog.get_logger("laneway.sse")
@@ -124,14 +127,13 @@ class RunStream:
         assert self._standing is not None
         where = self._standing
         lost: Snapshot | None = None
-        if self.place.cursor > (where.seq_last if where.status.terminal else where.seq_high):
+        reason = _why_lost(where, self.place.cursor)
+        if reason is not None:
             lost = await self._snapshot()
             self.place.cursor = lost.cursor
         yield self._opening(where)
-        if lost is not None:
-            gap = {"reason": "unknown-cursor", "oldestSeq": where.seq_first}
-            yield self._control("gap", gap, event_id=lost.cursor)
-            yield self._control("snapshot", lost.data, event_id=lost.cursor)
+        if reason is not None and lost is not None:
+            yield self._gap(reason, lost)
         over = lost.ended if lost is not None else where.status.terminal and self.place.cursor == where.seq_last
         if not over:
             async for block in self._follow(watch):
@@ -148,6 +150,11 @@ class RunStream:
         heartbeat_s = service.around.settings.events.heartbeat_seconds
         sent_s = clock.steady_s()
         async for ready in service.reader.follow(self.asked.run_id, watch, self.place, heartbeat_s):
+            if ready is Quiet.LOST:
+                lost = await self._snapshot()
+                self.place.cursor = lost.cursor
+                yield self._gap(TRIMMED, lost)
+                return
             if ready is Quiet.CLOSING:
                 yield self._shutdown()
                 yield None
@@ -161,6 +168,13 @@ class RunStream:
             sent_s = clock.steady_s()
             yield block
             del block
+
+    def _gap(self, reason: str, lost: Snapshot) -> bytes:
+        """Something is gone: which, and in its place all that there is."""
+        gap = {"reason": reason, "oldestSeq": lost.oldest}
+        return self._control("gap", gap, event_id=lost.cursor) + self._control(
+            "snapshot", lost.data, event_id=lost.cursor
+        )
 
     def _block(self, events: list[Event]) -> bytes:
         streams, named = self.asked.streams, self.asked.named
@@ -214,6 +228,13 @@ class RunStream:
             retry_ms=retry_ms,
             named=self.asked.named,
         )
+
+
+def _why_lost(where: Standing, cursor: int) -> str | None:
+    """Why a cursor cannot be gone on from, or None when it can."""
+    if cursor > (where.seq_last if where.status.terminal else where.seq_high):
+        return "unknown-cursor"
+    return TRIMMED if cursor + 1 < where.seq_first else None
 
 
 class RunStreamResponse(EventSourceResponse):

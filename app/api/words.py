@@ -110,7 +110,8 @@ _CONTROL_MEANINGS = {
     "ready": "the first of every stream: `{cursor, status, heartbeatSeconds}`",
     "accepted": "in its place on a post; `data` is an `Accepted`",
     "heartbeat": "nothing happened for a while; its id is the present cursor",
-    "gap": "`{reason, oldestSeq}`: the cursor was not given out by this service; a `snapshot` follows",
+    "gap": "`{reason, oldestSeq}`: the cursor was not given out by this service (`unknown-cursor`), or what follows it "
+    "is not kept any more (`trimmed`); a `snapshot` follows",
     "snapshot": "`{sessionId, runs}`: the run with its `input`, its `messages` so far and its `openToolCalls`",
     "shutdown": "`{reason}`: the process goes; come back",
     "problem": "a failure in the middle; `data` is a `Problem`; come back",

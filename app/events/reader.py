@@ -30,6 +30,7 @@ class Quiet(Enum):
 
     SILENCE = auto()
     CLOSING = auto()
+    LOST = auto()
 
 
 @dataclass(slots=True)
@@ -55,8 +56,8 @@ class EventReader:
     ) -> AsyncIterator[list[Event] | Quiet]:
         """Events after `place.cursor`, joined as they are ready, until the terminal one.
 
-        Yields Quiet.SILENCE after `silence_s` without an event, and Quiet.CLOSING once when the process closes its
-        streams, then ends. `place.cursor` moves with what is yielded.
+        Yields Quiet.SILENCE after `silence_s` without an event, and once, then ends: Quiet.CLOSING when the process
+        closes its streams, Quiet.LOST when what comes next is not kept any more. `place.cursor` moves with the events.
         """
         looked = -1  # the version at which the log was read to its end
         while True:
@@ -65,6 +66,9 @@ class EventReader:
             if batch is None or (batch and not batch[0].follows(place.cursor)):
                 batch = [] if looked == version else await self._page(run_id, place.cursor)
                 looked = version if is_whole(batch) else -1
+                if batch and not batch[0].follows(place.cursor):
+                    yield Quiet.LOST
+                    return
             ready = _contiguous(batch, place.cursor)
             if ready:
                 place.cursor = ready[-1].seq

@@ -107,6 +107,7 @@ class Sweeper:
                     place=place,
                     now_ms=around.clock.now_ms(),
                     bytes_max=around.settings.limits.event_bytes - ENVELOPE_BYTES,
+                    events_max=around.settings.retention.events_per_run,
                 )
                 place = await around.store.write(step)
 

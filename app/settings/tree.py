@@ -215,6 +215,17 @@ class Tools(_Section):
     web_fetch: WebFetch = WebFetch()
 
 
+class Retention(_Section):
+    """How long things are kept."""
+
+    events_per_run: _Int = Field(
+        0,
+        ge=0,
+        le=100_000_000,
+        description="Events kept of an ended run, the newest, once it is folded. 0: all. Its transcript stays.",
+    )
+
+
 class Limits(_Section):
     """Bounds that keep one client, run or day from filling memory or disk."""
 
@@ -285,6 +296,7 @@ class Settings(_Section):
     providers: dict[str, Provider] = Field(default_factory=dict)
     recovery: Recovery = Recovery()
     tools: Tools = Tools()
+    retention: Retention = Retention()
     limits: Limits = Limits()
 
     def agent(self, agent_id: str) -> Agent | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.kit.gauges import until
+from tests.kit.invariants import check_invariants
 from tests.kit.model_server import ModelServer, done, finish, reply_calls, reply_text, text, thinking
 from tests.kit.rules import check_case
 from tests.kit.service import Service, ServiceFactory
@@ -71,3 +72,50 @@ async def test_runs_of_a_killed_service_are_folded_too(service: ServiceFactory, 
         assert (await one.ended(run_id))["status"] == "succeeded"
     await folded(one, *runs)
     await check_case(one, runs)
+
+
+async def test_a_cursor_whose_events_are_gone_is_told_so_and_gets_what_there_is(
+    service: ServiceFactory, model: ModelServer
+) -> None:
+    """RESUME-08: first a gap, then everything that is kept; the transcript has it all."""
+    calls = [reply_calls((f"c{n}", "list", {}), words=f"round {n} ") for n in range(8)]
+    model.on("many rounds", *calls, [text(*"all done", delay_s=0.01), finish(), done()])
+    async with service({"retention.events_per_run": 5}) as one:
+        run_id = await one.run("many rounds [s:a]", "a")
+        live = await one.follow(run_id).start().finish()
+        await folded(one, run_id)
+        assert one.query("SELECT count(*) AS n FROM run_event WHERE run_id = ?", run_id)[0]["n"] == 5
+        last = max(event.seq for event in live if event.seq is not None)
+        first = one.query("SELECT seq_first FROM run WHERE id = ?", run_id)[0]["seq_first"]
+        for cursor in (0, 10, first - 2):
+            events = await read(one, run_id, cursor)
+            assert [event.event for event in events] == ["ready", "gap", "snapshot", "done"]
+            assert events[1].payload == {"reason": "trimmed", "oldestSeq": first}
+            [run] = events[2].payload["runs"]
+            assert run["status"] == "succeeded" and run["input"]["parts"][0]["text"] == "many rounds [s:a]"
+            assert [item["text"] for item in run["messages"]] == [*(f"round {n} " for n in range(8)), "all done"]
+            assert events[2].id == str(last) and events[3].id == str(last + 1)
+        kept = await read(one, run_id, first - 1)
+        check_stream(kept, after=first - 1)
+        assert told([event for event in live if (event.seq or 0) >= first]) == told(kept)
+        assert len(await one.transcript("a", limit=200)) == 18
+        check_invariants(one, accepted=[run_id])
+
+
+async def test_a_reader_whose_next_events_go_away_under_it_is_told_so(
+    service: ServiceFactory, model: ModelServer
+) -> None:
+    """It stands in the middle, slowly, while the run ends and is trimmed."""
+    long = [f"{n:09} " * 2_000 for n in range(500)]
+    model.on("long run", [text(*long, delay_s=0.002), finish(), done()])
+    async with service({"retention.events_per_run": 3}) as one:
+        run_id = await one.run("long run [s:a]", "a")
+        await one.ended(run_id, 60_000)
+        async with await one.stream(run_id, receive_buffer=65_536) as stream:
+            await stream.next_event()
+            await folded(one, run_id)
+            events = await stream.collect_until_done()
+        names = [event.event for event in events]
+        assert names[-3:] == ["gap", "snapshot", "done"] and "snapshot" not in names[:-3]
+        [message] = events[-2].payload["runs"][0]["messages"]
+        assert message["text"] == "".join(long)

@@ -107,13 +107,15 @@ def _numbers_have_no_holes(rows: Rows) -> Iterator[str]:
         SELECT key, next_entry - 1 AS given, count(entry_no) AS n, max(entry_no) AS top
         FROM session LEFT JOIN transcript ON transcript.transcript_id = session.transcript_id GROUP BY session.id
     """
-    takes = """
+    whole = "session.id NOT IN (SELECT session_id FROM run WHERE seq_first > 1)"
+    takes = f"""
         SELECT key, takes AS given, count(DISTINCT take_no) AS n, max(take_no) AS top
-        FROM session LEFT JOIN run_event ON run_event.session_id = session.id GROUP BY session.id
+        FROM session LEFT JOIN run_event ON run_event.session_id = session.id WHERE {whole} GROUP BY session.id
     """
-    queued = """
+    queued = f"""
         SELECT key, queue_seq AS given, count(DISTINCT q) AS n, max(q) AS top
-        FROM session LEFT JOIN run_event ON run_event.session_id = session.id AND q > 0 GROUP BY session.id
+        FROM session LEFT JOIN run_event ON run_event.session_id = session.id AND q > 0
+        WHERE {whole} GROUP BY session.id
     """
     for name, query in (("accept_no", accepts), ("entry_no", entries), ("take_no", takes), ("q", queued)):
         for row in rows(query):
@@ -233,7 +235,7 @@ def _calls_and_their_events(rows: Rows) -> Iterator[str]:
     ledger: defaultdict[str, list[Row]] = defaultdict(list)
     for row in rows("SELECT * FROM audit WHERE kind = 'tool_action' ORDER BY seq"):
         ledger[row["call_ref"]].append(row)
-    for row in rows("SELECT * FROM tool_call"):
+    for row in rows("SELECT * FROM tool_call WHERE run_id NOT IN (SELECT id FROM run WHERE seq_first > 1)"):
         seen, state = phases[row["id"]], row["state"]
         settled = state in ("done", "unknown", "skipped")
         began = state in ("intended", "done", "unknown")

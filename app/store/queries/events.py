@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from app.domain.event import Event
 from app.domain.folding import rest_of
-from app.domain.run import RunStatus
+from app.domain.run import RunInput, RunStatus
 from app.store import tables as t
 
 PAGE_EVENTS = 500
@@ -127,17 +127,35 @@ def moved(conn: Connection, run_ids: Sequence[str]) -> list[tuple[str, int, bool
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A run's state and the cursor that goes with it, from one instant of the database."""
+    """A run's state and the cursor that goes with it, from one instant of the database. `oldest`: first number kept."""
 
     cursor: int
     ended: bool
+    oldest: int
     data: dict[str, Any]
+
+
+_input = select(t.run_text.c.input).where(t.run_text.c.run_id == bindparam("b_run"))
+_said = (
+    select(t.transcript.c.message_id, t.transcript.c.payload)
+    .where(t.transcript.c.run_id == bindparam("b_run"), t.transcript.c.role == "assistant")
+    .order_by(t.transcript.c.entry_no)
+)
 
 
 def snapshot(conn: Connection, run_id: str, describe: Any) -> Snapshot:
     """All that was told of a run so far, joined by message. `describe(conn, run_id)` gives its record's JSON."""
     where = standing(conn, run_id)
     assert where is not None, run_id
+    if where.seq_first > 1:
+        seen, cursor = _from_transcript(conn, run_id), where.seq_last
+    else:
+        seen, cursor = _from_events(conn, run_id)
+    data = {"sessionId": where.session_id, "runs": [{**describe(conn, run_id), **seen}]}
+    return Snapshot(cursor, where.status.terminal, where.seq_first, data)
+
+
+def _from_events(conn: Connection, run_id: str) -> tuple[dict[str, Any], int]:
     messages: dict[str, dict[str, Any]] = {}
     calls: dict[str, dict[str, Any]] = {}
     asked: dict[str, Any] | None = None
@@ -149,9 +167,21 @@ def snapshot(conn: Connection, run_id: str, describe: Any) -> Snapshot:
                 _note_call(event, calls)
             else:
                 asked = _note(event, messages) or asked
-    seen = {"input": asked, "messages": list(messages.values()), "openToolCalls": list(calls.values())}
-    data = {"sessionId": where.session_id, "runs": [{**describe(conn, run_id), **seen}]}
-    return Snapshot(cursor, where.status.terminal, data)
+    return {"input": asked, "messages": list(messages.values()), "openToolCalls": list(calls.values())}, cursor
+
+
+def _from_transcript(conn: Connection, run_id: str) -> dict[str, Any]:
+    """For an ended run whose first events are not kept: what it said is, whole."""
+    asked = RunInput.from_json(orjson.loads(conn.execute(_input, {"b_run": run_id}).scalar_one()))
+    messages: list[dict[str, Any]] = []
+    for row in conn.execute(_said, {"b_run": run_id}):
+        parts = orjson.loads(row.payload)["parts"]
+        for stream, kind in (("thinking", "thinking"), ("assistant", "text")):
+            text = "".join(part["text"] for part in parts if part["type"] == kind)
+            if text and (stream == "assistant" or asked.reasoning == "stream"):
+                messages.append({"messageId": row.message_id, "stream": stream, "text": text, "ended": True})
+    said = {"messageId": asked.message_id, "parts": asked.parts, "source": asked.source}
+    return {"input": said, "messages": messages, "openToolCalls": []}
 
 
 def _note(event: Event, messages: dict[str, dict[str, Any]]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from app.domain.event import Event
 from app.domain.folding import STREAMS, Delta, Folded, delta_of, emptied, joined, stretch
@@ -54,6 +54,15 @@ _join = (
     .where(t.run_event.c.run_id == bindparam("b_run"), t.run_event.c.seq == bindparam("b_seq"))
     .values(first_seq=bindparam("b_first"), payload=bindparam("b_payload"), cuts=bindparam("b_cuts"))
 )
+_count = select(func.count()).select_from(t.run_event).where(t.run_event.c.run_id == bindparam("b_run"))
+_nth = (
+    select(t.run_event.c.seq, t.run_event.c.first_seq, t.run_event.c.not_kept_from)
+    .where(t.run_event.c.run_id == bindparam("b_run"))
+    .order_by(t.run_event.c.seq)
+    .offset(bindparam("b_n"))
+    .limit(1)
+)
+_begin_at = update(t.run).where(t.run.c.id == bindparam("b_run")).values(seq_first=bindparam("b_first"))
 _done = (
     update(t.run)
     .where(t.run.c.id == bindparam("b_run"), t.run.c.ended_at.is_not(None))
@@ -78,10 +87,13 @@ def unfolded(conn: Connection, before_ms: int, limit: int) -> list[str]:
     return list(conn.execute(_unfolded, {"b_before": before_ms, "b_limit": limit}).scalars())
 
 
-def fold(conn: Connection, run_id: str, place: FoldPlace, now_ms: int, bytes_max: int) -> FoldPlace:
+def fold(  # noqa: PLR0913
+    conn: Connection, run_id: str, place: FoldPlace, now_ms: int, bytes_max: int, events_max: int = 0
+) -> FoldPlace:
     """Fold the next stretch of a run that has ended. `place` is BEGIN, then what the step before returned.
 
-    Repeated from any place, it changes nothing more. `bytes_max`: of a joined text in JSON.
+    Repeated from any place, it changes nothing more. `bytes_max`: of a joined text in JSON. `events_max`: rows that are
+    kept in the end, the newest; 0: all.
     """
     if place == BEGIN:
         return BEGIN if _empty(conn, run_id) else FoldPlace(0)
@@ -97,8 +109,27 @@ def fold(conn: Connection, run_id: str, place: FoldPlace, now_ms: int, bytes_max
         return FoldPlace(one.first_seq - 1 if goes_on else one.seq)
     if len(rows) == PAGE_ROWS:
         return FoldPlace(rows[-1]["seq"] if deltas[-1] is None else rows[-2]["seq"])
+    if events_max and _trim(conn, run_id, events_max):
+        return place
     conn.execute(_done, {"b_run": run_id, "b_now": now_ms})
     return FoldPlace(place.after, done=True)
+
+
+def _trim(conn: Connection, run_id: str, events_max: int) -> bool:
+    """Delete the oldest rows beyond the bound, at most a page of them. False when there are none."""
+    count = conn.execute(_count, {"b_run": run_id}).scalar_one()
+    surplus = min(count - events_max, PAGE_ROWS)
+    if surplus <= 0:
+        return False
+    first = conn.execute(_nth, {"b_run": run_id, "b_n": surplus}).one()
+    conn.execute(_drop, {"b_run": run_id, "b_first": 0, "b_seq": first.seq})
+    conn.execute(_begin_at, {"b_run": run_id, "b_first": _begins(first)})
+    return True
+
+
+def _begins(row: Any) -> int:
+    """The first number that a row stands for, those it names as not kept among them."""
+    return int(row.first_seq if row.not_kept_from is None else row.not_kept_from)
 
 
 def _empty(conn: Connection, run_id: str) -> bool:
