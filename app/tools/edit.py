@@ -50,9 +50,10 @@ def _edit(workspace: Workspace, asked: EditArguments) -> ToolOutput:
     before = _content(workspace, asked.path)
     old, new = (text.encode("utf-8", "replace") for text in (asked.oldText, asked.newText))
     count = before.count(old)
-    if not count and b"\r\n" in before and b"\r" not in old:
+    ends = before.count(b"\r\n")
+    if ends and (not count or ends == before.count(b"\n")):
         # Models write plain line ends; the file keeps its own.
-        old, new = (text.replace(b"\n", b"\r\n") for text in (old, new))
+        old, new = (text.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for text in (old, new))
         count = before.count(old)
     if not count:
         raise ToolFailed(f"{asked.path}: oldText does not stand in it. Read the file, and copy the part exactly.")
@@ -60,10 +61,10 @@ def _edit(workspace: Workspace, asked: EditArguments) -> ToolOutput:
         raise ToolFailed(
             f"{asked.path}: oldText stands in it {count} times. Take in more of the lines around it, or set replaceAll."
         )
-    after = before.replace(old, new)
-    if len(after) > TEXT_BYTES_MAX:
-        raise ToolFailed(f"{asked.path}: it would have {len(after):,} bytes; allowed are {TEXT_BYTES_MAX:,}.")
-    workspace.write(asked.path, after)
+    size = len(before) + count * (len(new) - len(old))
+    if size > TEXT_BYTES_MAX:  # known before it is made, which may take more memory than there is
+        raise ToolFailed(f"{asked.path}: it would have {size:,} bytes; allowed are {TEXT_BYTES_MAX:,}.")
+    workspace.write(asked.path, before.replace(old, new))
     line = before[: before.find(old)].count(b"\n") + 1
     where = f"line {line}" if count == 1 else f"{count} places, the first in line {line}"
     return ToolOutput((Text(f"{asked.path}: changed in {where}."),))

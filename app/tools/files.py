@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -32,10 +33,22 @@ _WORDS = {
 }
 
 
-async def in_thread(work: Callable[[], T], path: str) -> T:
-    """Do blocking work on files. Raises ToolFailed in place of what the file system says."""
+async def in_thread(work: Callable[[], T], path: str, stopped: threading.Event | None = None) -> T:
+    """Do blocking work on files. Raises ToolFailed in place of what the file system says.
+
+    A cancellation sets `stopped`, for work that can end early, and comes through once the work is over: nothing is
+    changed behind the back of who was told that it ended.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        return await asyncio.to_thread(work)
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if stopped is not None:
+            stopped.set()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # the call is cancelled, whatever came of its work
+        raise
     except PathRefused as problem:
         raise ToolFailed(str(problem)) from None
     except OSError as problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 from pydantic import Field
@@ -53,12 +54,13 @@ class ReadTool:
         workspace = Workspace(context.workspace)
 
         async def run() -> ToolOutput:
-            return await in_thread(lambda: _read(workspace, asked), asked.path)
+            stopped = threading.Event()
+            return await in_thread(lambda: _read(workspace, asked, stopped), asked.path, stopped)
 
         return Work(run, TIMEOUT_S)
 
 
-def _read(workspace: Workspace, asked: ReadArguments) -> ToolOutput:
+def _read(workspace: Workspace, asked: ReadArguments, stopped: threading.Event) -> ToolOutput:
     with workspace.open(asked.path) as (handle, found):
         sample = os.pread(handle, SNIFF_BYTES, 0)
         kind = _image(sample)
@@ -70,7 +72,7 @@ def _read(workspace: Workspace, asked: ReadArguments) -> ToolOutput:
             raise ToolFailed(f"{asked.path}: a binary file of {found.st_size:,} bytes, no text.")
         if not sample:
             return ToolOutput((Text(f"[{asked.path} is empty]"),))
-        return ToolOutput((Text(_lines(handle, asked)),))
+        return ToolOutput((Text(_lines(handle, asked, stopped)),))
 
 
 def _image(sample: bytes) -> str | None:
@@ -87,24 +89,37 @@ def _whole(handle: int) -> bytes:
     return bytes(data)
 
 
-def _lines(handle: int, asked: ReadArguments) -> str:
+def _whole_characters(cut: bytes) -> bytes:
+    """Without the first bytes of a character whose last ones were cut off; UTF-8 has at most 4 for one."""
+    for back in range(1, 4):
+        lead = cut[-back]
+        if lead >= 0xC0:
+            wanted = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+            return cut[:-back] if wanted > back else cut
+        if lead < 0x80:
+            return cut
+    return cut
+
+
+def _lines(handle: int, asked: ReadArguments, stopped: threading.Event) -> str:
     """The lines asked for, in bounded memory however long the file or a line of it is."""
     kept: list[bytes] = []
     size = number = 0
     why = ""
     with os.fdopen(os.dup(handle), "rb", buffering=BUFFER_BYTES) as file:
-        while line := file.readline(LINE_BYTES_MAX):
+        while not stopped.is_set() and (line := file.readline(LINE_BYTES_MAX)):
             number += 1
-            rest = line
-            while not rest.endswith(b"\n") and len(rest) == LINE_BYTES_MAX:
+            rest, is_cut = line, False
+            while not rest.endswith(b"\n") and len(rest) == LINE_BYTES_MAX and not stopped.is_set():
                 rest = file.readline(LINE_BYTES_MAX)
+                is_cut = is_cut or bool(rest)
             if number < asked.offset:
                 continue
             if len(kept) == asked.limit or size + len(line) > BYTES_MAX:
                 why = f"[more lines follow: go on with offset {number}]"
                 break
-            if rest is not line:
-                line += b" [... rest of the line left out]\n"
+            if is_cut:
+                line = _whole_characters(line) + b" [... rest of the line left out]\n"
             kept.append(line)
             size += len(line)
     if not kept and not why:

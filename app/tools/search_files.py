@@ -27,8 +27,9 @@ DEPTH_MAX = 64
 SKIPPED = frozenset({".git", "node_modules"})
 """Folders that are searched only when the path names them."""
 
-REGEX_BYTES_MAX = 8 * 1024 * 1024
-"""Memory of one compiled expression."""
+REGEX_BYTES_MAX = 1024 * 1024
+LINE_CHARS_MATCHED = 65_536
+"""Memory of one compiled expression, and how much of a line is looked at: what they cost together is bounded."""
 
 Matches = Callable[[str], bool]
 
@@ -63,10 +64,7 @@ class SearchFilesTool:
 
         async def run() -> ToolOutput:
             search = _Search(asked, matches)
-            try:
-                return await in_thread(lambda: search.run(workspace), asked.path)
-            finally:
-                search.stopped.set()
+            return await in_thread(lambda: search.run(workspace), asked.path, search.stopped)
 
         return Work(run, TIMEOUT_S)
 
@@ -120,6 +118,7 @@ class _Search:
         except NotADirectoryError:
             with workspace.open(self.asked.path) as (handle, _):
                 self._file(handle, self.asked.path)
+                self._is_over()
         notes = [self.end] if self.end else []
         if self.passed_over:
             notes.append(f"[{self.passed_over:,} binary, large or unreadable files were passed over]")
@@ -137,12 +136,11 @@ class _Search:
         return bool(self.end) or self.stopped.is_set()
 
     def _folder(self, folder: int, above: str, depth: int) -> Iterator[None]:
-        """Yields behind each file."""
+        """Yields behind each entry, so that a walk on which no file fits is bounded too."""
         for entry in entries(folder):
             name = f"{above}{entry.name}"
             if entry.kind == "file" and (not self.asked.glob or fnmatchcase(entry.name, self.asked.glob)):
                 self._entry(entry.name, entry.size, folder, name)
-                yield
             elif entry.kind == "folder" and entry.name not in SKIPPED and depth < DEPTH_MAX:
                 try:
                     inner = os.open(
@@ -155,6 +153,7 @@ class _Search:
                     yield from self._folder(inner, f"{name}/", depth + 1)
                 finally:
                     os.close(inner)
+            yield
 
     def _entry(self, name: str, size: int, folder: int, shown: str) -> None:
         if size > FILE_BYTES_MAX:
@@ -182,7 +181,7 @@ class _Search:
             return
         self.files += 1
         for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), start=1):
-            if self.matches(line):
+            if self.matches(line[:LINE_CHARS_MATCHED]):
                 text = line.strip()
                 cut = text[:LINE_CHARS] + (" ..." if len(text) > LINE_CHARS else "")
                 self.found.append(f"{shown}:{number}: {cut}")

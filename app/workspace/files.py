@@ -20,6 +20,9 @@ LINKS_MAX = 40
 """Links that one path may lead through, as in the kernel."""
 
 PATH_CHARS_MAX = 4_096
+DEPTH_MAX = 128
+"""Folders below the root that one path may open at once: each takes a handle of the service."""
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -64,7 +67,8 @@ class Workspace:
             before = _content(name, folder, path, len(data))
             if before is not None and before.data == data:
                 return "unchanged"
-            mode = 0o644 if before is None else before.mode
+            # The new file belongs to the service, so bits that lend the owner's rights do not carry over.
+            mode = 0o644 if before is None else before.mode & 0o777
             _replace(folder, name, data, mode)
             return "created" if before is None else "changed"
 
@@ -113,6 +117,8 @@ class Workspace:
                 continue
             if not todo:
                 return handles[-1], name
+            if len(handles) > DEPTH_MAX:
+                raise PathRefused(f"{_shown(path)} is too deep; at most {DEPTH_MAX} folders.")
             handles.append(_enter(name, handles[-1], make=make))
         return handles[-1], None
 
