@@ -7,25 +7,22 @@ Builds the request and turns what became of the run into an exit code: 0 ok, 1 e
 from __future__ import annotations
 
 import io
-import os
 import sys
 from typing import Annotated, Any
 
 import httpx
 import typer
 
+from app.cli.remote import LOOPBACK, UrlOption, fail, no_service, service_url
 from app.cli.screen import JsonLines, Screen, View
 from app.cli.stream import NoService, RunStream, StreamError, TimedOut
 from app.clock import UuidIds
 from app.domain.message import ThinkingLevel
-from app.settings import load
 
 _ERROR, _TIMEOUT, _INTERRUPTED = 1, 124, 130
 
 _GRACE_S = 10.0
 """A run ends itself at its limit; only a service that does not say so in this time is given up."""
-
-_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def agent(
@@ -38,10 +35,7 @@ def agent(
         float | None, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Longest time the run may take.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's events, one JSON object a line.")] = False,
-    url: Annotated[
-        str | None,
-        typer.Option("--url", metavar="URL", help="The service; default LANEWAY_URL, else the configured port."),
-    ] = None,
+    url: UrlOption = None,
 ) -> None:
     """Send one message to a running service and print the reply.
 
@@ -50,7 +44,7 @@ def agent(
     """
     if not message.strip():
         raise typer.BadParameter("an empty message says nothing", param_hint="MESSAGE")
-    base = _service_url(url)
+    base = service_url(url)
     given = {
         "sessionKey": session,
         "agent": agent_id,
@@ -68,7 +62,7 @@ def agent(
 def _follow(base: httpx.URL, body: dict[str, Any], timeout_seconds: float | None, view: View) -> int:
     """Run it and return the exit code."""
     # A proxy that stands in the environment is meant for the network, not for this machine.
-    with httpx.Client(base_url=base, trust_env=base.host not in _LOOPBACK) as client:
+    with httpx.Client(base_url=base, trust_env=base.host not in LOOPBACK) as client:
         deadline_s = None if timeout_seconds is None else timeout_seconds + _GRACE_S
         stream = RunStream(client, body, UuidIds().new(), deadline_s=deadline_s)
         result: dict[str, Any] = {}
@@ -82,13 +76,13 @@ def _follow(base: httpx.URL, body: dict[str, Any], timeout_seconds: float | None
             return _abort(stream)
         except NoService:
             view.close()
-            return _fail(f"No Laneway answers on {base}; start one with `make run` or `laneway serve`")
+            return fail(no_service(base))
         except TimedOut:
             view.close()
-            return _fail(f"no end after {timeout_seconds:g} seconds", _TIMEOUT)
+            return fail(f"no end after {timeout_seconds:g} seconds", _TIMEOUT)
         except StreamError as error:
             view.close()
-            return _fail(str(error))
+            return fail(str(error))
         view.close()
         return _code(result)
 
@@ -98,7 +92,7 @@ def _abort(stream: RunStream) -> int:
         stream.abort()
         print("aborted", file=sys.stderr)
     except StreamError as error:
-        _fail(str(error))
+        fail(str(error))
     except KeyboardInterrupt:
         pass  # asked twice: leave at once
     return _INTERRUPTED
@@ -110,31 +104,7 @@ def _code(result: dict[str, Any]) -> int:
     if status == "ok":
         return 0
     reason = f"{error.get('message') or 'the run failed'} [{error.get('code') or status}]"
-    return _fail(reason, _TIMEOUT if status == "timeout" else _ERROR)
-
-
-def _fail(reason: str, code: int = _ERROR) -> int:
-    line = "".join(char if char.isprintable() else " " for char in reason)
-    print(f"laneway: {' '.join(line.split())}", file=sys.stderr)
-    return code
-
-
-def _service_url(option: str | None) -> httpx.URL:
-    """Where the service is: the option, LANEWAY_URL, or this machine's configured port."""
-    named = option or os.environ.get("LANEWAY_URL")
-    if not named:
-        server = load(None, os.environ, {}, secrets=False).settings.server
-        if server.port == 0:
-            raise typer.BadParameter("server.port is 0, so the port is not known; say it", param_hint="--url")
-        host = f"[{server.host}]" if ":" in server.host else server.host
-        named = f"http://{host}:{server.port}"
-    try:
-        url = httpx.URL(named.rstrip("/"))
-    except httpx.InvalidURL as error:
-        raise typer.BadParameter(f"{named!r} is not a URL: {error}", param_hint="--url") from error
-    if url.scheme not in ("http", "https") or not url.host:
-        raise typer.BadParameter(f"{named!r} is not a URL such as http://127.0.0.1:8420", param_hint="--url")
-    return url
+    return fail(reason, _TIMEOUT if status == "timeout" else _ERROR)
 
 
 def _whole(seconds: float | None) -> float | int | None:

@@ -81,6 +81,14 @@ class RunStream:
         self._last_id = ""
         self.run_id: str | None = None
 
+    @classmethod
+    def of_run(cls, client: httpx.Client, run_id: str, after: str | None = None) -> RunStream:
+        """Follow a run that is there already, behind an event or from its beginning."""
+        stream = cls(client, {}, "")
+        stream.run_id = run_id
+        stream._last_id = after or ""
+        return stream
+
     def events(self) -> Iterator[Event]:
         """Every event up to `done`, which is the last. Raises StreamError."""
         while True:

@@ -1,0 +1,132 @@
+"""`laneway runs`, `sessions` and `audit` against a running service: what they print, as what they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from app.cli.tables import fitted
+from tests.kit.environment import clean_environ
+from tests.kit.model_server import hold, reply_calls, reply_text
+from tests.kit.service import Service
+
+
+@dataclass(frozen=True)
+class Printed:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Cells of a table, without its head."""
+        return [line.split() for line in self.out.splitlines()[1:]]
+
+
+async def laneway(one: Service, *arguments: str) -> Printed:
+    """The command in a pipe."""
+    environ = {**clean_environ(os.environ), "LANEWAY_URL": one.address}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app.cli", *arguments, env=environ,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return Printed(process.returncode or 0, out.decode(), err.decode())
+
+
+async def test_runs_are_listed_shown_and_followed(shared_service: Service) -> None:
+    one = shared_service
+    one.model.on("[s:cli-1]", reply_text("the answer"))
+    run_id = await one.run("hello [s:cli-1]", "cli-1", label="a label")
+    await one.ended(run_id)
+    listed = await laneway(one, "runs", "list", "--session", "cli-1")
+    assert (
+        [row[0] for row in listed.rows] == [run_id] and "completed" in listed.out and listed.out.isprintable() is False
+    )
+    as_json = await laneway(one, "runs", "list", "--session", "cli-1", "--status", "succeeded", "--json")
+    assert json.loads(as_json.out) == await one.runs(sessionKey="cli-1")
+    shown = await laneway(one, "runs", "show", run_id)
+    assert f"runId             {run_id}" in shown.out and "the answer" in shown.out
+    followed = await laneway(one, "runs", "events", run_id)
+    events = [json.loads(line) for line in followed.out.splitlines()]
+    assert (events[0]["stream"], events[-1]["stream"]) == ("ready", "done") and followed.code == 0
+    rest = await laneway(one, "runs", "events", run_id, "--after", str(events[-2]["seq"] - 1))
+    assert [json.loads(line).get("seq") for line in rest.out.splitlines()] == [None, events[-2]["seq"], None]
+
+
+async def test_a_run_is_stopped_with_a_reason(shared_service: Service) -> None:
+    one = shared_service
+    one.model.on("[s:cli-2]", [hold("cli-2")])
+    run_id = await one.run("hello [s:cli-2]", "cli-2")
+    await one.model.until_held("cli-2")
+    stopped = await laneway(one, "runs", "abort", run_id, "--reason", "no need")
+    assert stopped.code == 0 and f"{run_id} is asked to stop" in stopped.out
+    assert (await one.ended(run_id))["abortReason"] == "no need"
+    again = await laneway(one, "runs", "abort", run_id, "--json")
+    assert json.loads(again.out)["status"] == "cancelled"
+
+
+async def test_sessions_and_what_was_said(shared_service: Service) -> None:
+    one = shared_service
+    one.model.on("[s:cli-3]", reply_calls(("c", "list", {}), words="looking"), reply_text("an\x1b[31m answer"))
+    await one.ended(await one.run("hello [s:cli-3]", "cli-3"))
+    listed = await laneway(one, "sessions", "list", "--search", "cli-3")
+    assert [row[0] for row in listed.rows] == ["cli-3"]
+    assert json.loads((await laneway(one, "sessions", "show", "cli-3", "--json")).out)["entries"] == 4
+    said = (await laneway(one, "sessions", "transcript", "cli-3")).out
+    places = [said.index(words) for words in ("hello", "looking", "-> list {}", "<- list", "answer")]
+    assert places == sorted(places) and "\x1b" not in said
+    last = await laneway(one, "sessions", "transcript", "cli-3", "--limit", "1", "--json")
+    assert [entry["entryNo"] for entry in json.loads(last.out)] == [4]
+
+
+async def test_the_ledger_with_its_filters(shared_service: Service) -> None:
+    one = shared_service
+    one.model.on("[s:cli-4]", reply_calls(("c", "list", {})), reply_text("fine"))
+    run_id = await one.run("hello [s:cli-4]", "cli-4")
+    await one.ended(run_id)
+    rows = (await laneway(one, "audit", "--run", run_id)).rows
+    assert [row[7] for row in rows] == ["run.end", "tool.end", "tool.start", "run.start"]
+    tools = await laneway(one, "audit", "--run", run_id, "--kind", "tool_action", "--status", "succeeded")
+    assert [row[8] for row in tools.rows] == ["list"]
+    first = json.loads((await laneway(one, "audit", "--run", run_id, "--limit", "3", "--json")).out)
+    rest = await laneway(one, "audit", "--run", run_id, "--cursor", first["nextCursor"], "--json")
+    # A cursor goes with the filters and the size of its list.
+    assert [row["action"] for row in first["events"] + json.loads(rest.out)["events"]] == [row[7] for row in rows]
+    nothing = await laneway(one, "audit", "--after", "2999-01-01T00:00:00Z")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "No such rows.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("runs", "show", "nothing"), 1, "No such run. [run-not-found]"),
+        (("runs", "events", "nothing"), 1, "[run-not-found]"),
+        (("runs", "list", "--status", "wrong"), 1, "status: allowed: queued"),
+        (("sessions", "show", "no-such-session"), 1, "[session-not-found]"),
+        (("sessions", "show", "bad key"), 1, "laneway: "),
+        (("audit", "--after", "yesterday"), 1, "[validation-failed]"),
+        (("runs", "list", "--limit", "0"), 2, "--limit"),
+        (("runs", "nosuch"), 2, "nosuch"),
+        (("audit", "--url", "ftp://x"), 2, "is not a URL"),
+        (("audit", "--url", "http://127.0.0.1:1"), 1, "No Laneway answers"),
+    ],
+)
+async def test_what_goes_wrong_is_one_line_and_a_code(
+    shared_service: Service, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    done = await laneway(shared_service, *arguments)
+    assert (done.code, done.out) == (code, "") and words in done.err and "Traceback" not in done.err
+    assert code == 2 or done.err.count("\n") == 1
+
+
+def test_tables_fit_and_cut_names_last() -> None:
+    assert fitted([10, 20], 80) == [10, 20]
+    assert fitted([36, 24, 9], 60, {0}) == [36, 11, 9]
+    assert fitted([36, 24, 9], 30, {0}) == [14, 6, 6]
+    assert fitted([36, 24, 9], 5, {0}) == [6, 6, 6], "so narrow that nothing fits"
