@@ -185,7 +185,8 @@ class Exec(_Section):
     )
     allowlist: Annotated[tuple[str, ...], BeforeValidator(_texts)] = Field(
         ("ls", "cat", "head", "tail", "wc"),
-        description="Names of commands, found by PATH, or patterns of absolute paths. As a variable: with commas.",
+        description="Names of commands, found by PATH, or patterns of absolute paths; `*`: any. One that starts other "
+        "programs (`find`, `env`) lets everything through. As a variable: with commas.",
     )
     timeout_seconds: _Float = Field(1_800.0, ge=0.1, le=86_400, description="Longest time that a command may take.")
 

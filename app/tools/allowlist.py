@@ -6,6 +6,7 @@ So what it lets through means to the shell what it means here. An allowed comman
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,12 @@ _BLANK = re.compile(r"[ \t]+")
 _OPERATOR = re.compile(r"\|\||&&|\||;")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^\]]*\])?\+?=")
 _GLOB = re.compile(r"[*?\[]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_PART = re.compile(r"[=@:,]")
+_FILE_URL = re.compile(r"file:", re.IGNORECASE)
+
+MATCHES_MAX = 10_000
+"""Files that are looked at to see what the patterns of one argument match."""
 
 # fmt: off
 _OF_THE_SHELL = frozenset((
@@ -37,10 +44,11 @@ _OF_THE_SHELL = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A word as the command gets it. `quoted`: a part of it was in quotes, where the shell expands nothing."""
+    """A word as the command gets it. `quoted`: a part was in quotes. `globs`: a part that was not has a pattern."""
 
     text: str
     quoted: bool
+    globs: bool
 
 
 def check(command: str, patterns: Sequence[str], workspace: Path, folder: Path) -> None:
@@ -77,13 +85,14 @@ def _read(command: str) -> Iterator[_Word | str]:
 
 
 def _word(command: str, at: int) -> tuple[_Word, int]:
-    begun, text, quoted = at, "", False
+    begun, text, quoted, globs = at, "", False, False
     while at < len(command):
         for kind, is_quoted in ((_SINGLE, True), (_DOUBLE, True), (_PLAIN, False)):
             part = kind.match(command, at)
             if part:
                 text += part[1] if is_quoted else part[0]
                 quoted = quoted or is_quoted
+                globs = globs or (not is_quoted and _GLOB.search(part[0]) is not None)
                 at = part.end()
                 break
         else:
@@ -93,9 +102,9 @@ def _word(command: str, at: int) -> tuple[_Word, int]:
             f"{command[at : at + 1]!r} is not allowed in a command: no expansions, redirections, "
             "substitutions, groups, background jobs or line ends. Use plain words, quotes, and | && || ;"
         )
-    if "\n" in text or "\r" in text or "\0" in text:
-        raise ToolBlocked("Line ends are not allowed in a command.")
-    return _Word(text, quoted), at
+    if _CONTROL.search(text):
+        raise ToolBlocked("Line ends and control characters are not allowed in a command.")
+    return _Word(text, quoted, globs), at
 
 
 def _check_one(words: list[_Word], patterns: Sequence[str], workspace: Path, folder: Path) -> None:
@@ -124,31 +133,74 @@ def _is_allowed(name: str, patterns: Sequence[str], folder: Path) -> bool:
 
 
 def _check_argument(word: _Word, workspace: Path, folder: Path) -> None:
-    """Whatever in it may be a path must lie in the workspace."""
+    """Whatever in it may be a path must lie in the workspace, and so must all that its patterns match."""
+    shown = repr(word.text[:80])
     for path in _paths(word.text):
-        if path.startswith("~") or (not word.quoted and _GLOB.search(path) and ".." in path):
-            raise ToolBlocked(f"{word.text[:80]!r} may lead out of the workspace.")
-        fixed = path if word.quoted else _before_glob(path)
-        try:
-            inside = (folder / fixed).resolve().is_relative_to(workspace)
-        except (OSError, RuntimeError, ValueError):
-            inside = False
-        if not inside:
-            raise ToolBlocked(f"{word.text[:80]!r} leads out of the workspace.")
+        if path.startswith("~") or _FILE_URL.match(path):
+            raise ToolBlocked(f"{shown} may lead out of the workspace.")
+        if not _is_inside(folder / path, workspace):
+            raise ToolBlocked(f"{shown} leads out of the workspace.")
+    if word.globs:
+        _check_matches(word.text, workspace, folder)
+
+
+def _is_inside(path: Path, workspace: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(workspace)
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _check_matches(text: str, workspace: Path, folder: Path) -> None:
+    """Follow the word through the folders as the shell does, with patterns that match at least what the shell's do."""
+    shown = repr(text[:80])
+    steps = [step for step in text.split("/") if step not in ("", ".")]
+    # A pattern that begins with a dot matches `..` in some shells.
+    if any(step == ".." or (step.startswith(".") and _GLOB.search(step)) for step in steps):
+        raise ToolBlocked(f"{shown} may lead out of the workspace.")
+    places, seen = [Path("/") if text.startswith("/") else folder], 0
+    for step in steps:
+        found = []
+        wide = _wider(step) if _GLOB.search(step) else None
+        for place in places:
+            for name in [step] if wide is None else _names(place):
+                seen += 1
+                if seen > MATCHES_MAX:
+                    raise ToolBlocked(f"{shown} would look at more than {MATCHES_MAX:,} files; name fewer.")
+                if wide is None or wide.fullmatch(name):
+                    found.append(place / name)
+        places = found
+        # What leads to the workspace from the root is no way out of it.
+        if not all(_is_inside(place, workspace) or workspace.is_relative_to(place) for place in places):
+            raise ToolBlocked(f"{shown} matches what leads out of the workspace.")
+
+
+def _wider(step: str) -> re.Pattern[str]:
+    """`?` may be a byte or a character, and sets differ between shells: both match anything here."""
+    literal = [re.escape(part) for part in re.split(r"[*?]+", step.partition("[")[0])]
+    return re.compile(".*".join(literal) + (".*" if "[" in step else ""), re.DOTALL)
+
+
+def _names(place: Path) -> Iterator[str]:
+    """Without hidden ones, which no pattern that is let through matches."""
+    try:
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    yield entry.name
+    except OSError:
+        return
 
 
 def _paths(text: str) -> Iterator[str]:
-    """The word itself, what stands behind `=`, and what may be glued to an option."""
+    """The word itself, what is glued to an option, and what stands behind `=`, `@`, `:` or `,` in either."""
     if not text.startswith("-"):
         yield text
-    elif "/" in text or ".." in text or "~" in text:
-        begin = min(at for at in (text.find("/"), text.find(".."), text.find("~")) if at >= 0)
-        yield text[begin:]
-    if "=" in text:
-        yield text.partition("=")[2]
-
-
-def _before_glob(path: str) -> str:
-    """The folders before the first pattern; what a pattern can match lies below them, except through links."""
-    found = _GLOB.search(path)
-    return path if found is None else path[: path.rfind("/", 0, found.start()) + 1]
+    elif not text.startswith("--"):
+        yield text[2:]
+    if text.startswith("-") and (found := re.search(r"/|\.\.|~", text)):
+        yield text[found.start() :]
+    for found in _PART.finditer(text):
+        rest = text[found.end() :]
+        if not (found[0] == ":" and rest.startswith("//")):
+            yield rest

@@ -102,10 +102,14 @@ class ExecTool:
         if self._security == "deny":
             raise ToolBlocked("Commands are not allowed here (`tools.exec.security` is deny).")
         root = workspace.resolve()
-        folder = (root / asked.workdir).resolve()
+        try:
+            folder = (root / asked.workdir).resolve()
+            there = folder.is_dir()
+        except (OSError, RuntimeError, ValueError):
+            raise ArgumentsInvalid("workdir: no path of a folder; name one in the workspace.") from None
         if not folder.is_relative_to(root):
             raise ToolBlocked("workdir: it leads out of the workspace; name a folder in it.")
-        if not folder.is_dir():
+        if not there:
             raise ToolFailed("workdir: there is no such folder in the workspace.")
         if self._security == "allowlist":
             allowlist.check(asked.command, self._patterns, root, folder)
@@ -167,14 +171,35 @@ class _Kept:
 
     def text(self, last_line: str) -> str:
         """What is kept, with a line of our own behind it."""
-        tail = self._tail[-TAIL_BYTES:]
+        tail = bytes(self._tail[-TAIL_BYTES:])
         omitted = self.size - len(self._head) - len(tail)
         if omitted:
-            mark = f"\n[... {omitted:,} bytes omitted ...]\n".encode()
-            whole = bytes(self._head) + mark + bytes(tail)
+            head, tail = _whole_end(bytes(self._head)), _whole_begin(tail)
+            omitted = self.size - len(head) - len(tail)
+            whole = head + f"\n[... {omitted:,} bytes omitted ...]\n".encode() + tail
         else:
-            whole = bytes(self._head + tail)
+            whole = bytes(self._head) + tail
         text = whole.decode(errors="replace")
         if not last_line:
             return text
         return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{last_line}"
+
+
+def _whole_end(head: bytes) -> bytes:
+    """Without a character at the end that was cut."""
+    for back in range(1, min(3, len(head)) + 1):
+        lead = head[-back]
+        if lead >= 0xC0:
+            wanted = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+            return head[:-back] if wanted > back else head
+        if lead < 0x80:
+            return head
+    return head
+
+
+def _whole_begin(tail: bytes) -> bytes:
+    """Without the rest of a character at the beginning."""
+    at = 0
+    while at < min(3, len(tail)) and 0x80 <= tail[at] < 0xC0:
+        at += 1
+    return tail[at:]

@@ -28,6 +28,9 @@ READ_BYTES = 65_536
 STOP_WITHIN_S = 2.5
 """How long a guard has to end what it guards, its second of grace included, before it is killed from outside."""
 
+DRAIN_WITHIN_S = 1.0
+"""How long the end of the output may take when everything that could write it was killed."""
+
 KILL_WITHIN_S = 5.0
 KILL_PAUSE_S = 0.02
 
@@ -66,17 +69,37 @@ class Guarded:
         if self._process.returncode is None:
             with contextlib.suppress(ConnectionError, RuntimeError):
                 stdin.write(process_guard.TERMINATE)
-            try:
-                await asyncio.wait_for(self._process.wait(), STOP_WITHIN_S)
-            except TimeoutError:
-                log.warning("tool.guard-killed", group=self.group)
-                await kill_group(self.group)
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.kill()
-                await self._process.wait()
+        elif self._process.returncode < 0:
+            # The guard did not end by itself, so nobody has ended what it guarded.
+            await kill_group(self.group)
+        # A loop may hold back the end of a process, and keeps its pipe open, until its output was read.
+        draining = asyncio.ensure_future(self._drain())
+        try:
+            await asyncio.wait_for(asyncio.gather(self._process.wait(), asyncio.shield(draining)), STOP_WITHIN_S)
+        except TimeoutError:
+            log.warning("tool.guard-killed", group=self.group)
+            await self._end_from_outside()
+        await asyncio.wait({draining}, timeout=DRAIN_WITHIN_S)
+        if not draining.done():
+            log.error("tool.output-held", group=self.group)
+            draining.cancel()
+            await asyncio.wait({draining})
         stdin.close()
         with contextlib.suppress(ConnectionError):
             await stdin.wait_closed()
+
+    async def _end_from_outside(self) -> None:
+        await kill_group(self.group)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        try:
+            await asyncio.wait_for(self._process.wait(), DRAIN_WITHIN_S)
+        except TimeoutError:
+            log.error("tool.guard-not-ended", group=self.group)
+
+    async def _drain(self) -> None:
+        async for _ in self.output():
+            pass
 
 
 @asynccontextmanager
@@ -116,8 +139,8 @@ async def kill_group(group: str) -> bool:
     """Kill what is left of a group, guard included. False when nothing of it was found, or it is not of this machine.
 
     A process belongs to it by the guard's own process group or session, while that guard lives and began when the
-    group says, or by the marker in its environment. A process that has left both, and whose guard was killed, is not
-    found.
+    group says, or by the marker in its environment. Not found is a process without the marker (`env -i`, another
+    user's) whose guard was killed: the numbers of a group and session may have been given out again since.
     """
     return await asyncio.to_thread(_kill_group, group)
 

@@ -11,11 +11,15 @@ import os
 import select
 import signal
 import sys
+import time
 
 GO = b"g"
 TERMINATE = b"t"
 GRACE_MS = 1_000
 """Between SIGTERM and SIGKILL, when it is told to terminate."""
+
+HANDLES_MAX = 65_536
+"""Handles above this are not looked for where a system reports no smaller limit."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = os.path.isdir("/proc/self")  # noqa: PTH112 - pathlib would cost a third of the start
@@ -28,6 +32,8 @@ def main() -> None:
     if _PROC:
         # What loses its parent becomes a child of this process, so that nothing gets away by a double fork.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # Some loops leave their ends of the pipes open here under other numbers; the command would have them too.
+    os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), HANDLES_MAX))
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -45,7 +51,7 @@ def _start(command: str) -> int:
     if pid:
         return pid
     try:
-        for number in (*_SIGNALS, signal.SIGCHLD, signal.SIGPIPE):
+        for number in (*_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         if not _PROC:
             os.setpgid(0, 0)
@@ -83,11 +89,11 @@ def _terminate(command: int, woken: int, poll: select.poll) -> int | None:
         for pid in told:
             _signal(pid, number)
     status: int | None = None
-    left_ms = GRACE_MS
-    while left_ms > 0 and (status is None or _descendants()):
+    deadline = time.monotonic() + GRACE_MS / 1_000
+    while time.monotonic() < deadline and (status is None or _descendants()):
         ready = dict(poll.poll(20))
-        left_ms -= 20
-        status = _reap(command, woken) if status is None else status
+        ended = _reap(command, woken)
+        status = ended if status is None else status
         if 0 in ready and os.read(0, 1) == b"":
             break
     return status
@@ -121,6 +127,9 @@ def _kill_all(command: int) -> None:
             _signal(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
+            # All that has ended by now, or each of a thousand would cost a look at every process.
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         except ChildProcessError:
             return
 

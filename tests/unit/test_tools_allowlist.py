@@ -122,11 +122,70 @@ def test_plain_commands_on_the_workspace_pass(place: Path, command: str) -> None
         "cat a.txt /etc/passwd",
         "ls \0",
         "ls \x1b[0m",
+        "ls 'a\x1b[0m'",
+        'echo "\x07"',
+        "cat .?/x",
+        "cat .[.]/x",
+        "cat sub/.?/.?/x",
+        "cat ''.?/x",
+        "cat '.'?/x",
+        "ls .*",
+        "cat out*/passwd",
+        "cat o*/passwd",
+        "cat [o]ut/passwd",
+        "cat file-o*",
+        "cat ?ile-out",
+        "cat 'file'*",
+        "head -ffile-out",
+        "cat @/etc/passwd",
+        "cat a.txt:/etc/passwd",
+        "cat file:///etc/passwd",
     ],
 )
 def test_everything_else_is_refused(place: Path, command: str) -> None:
     with pytest.raises(ToolBlocked):
         check(command, ALLOWED, place, place)
+
+
+def test_a_pattern_that_would_look_at_too_many_files_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.tools.allowlist.MATCHES_MAX", 5)
+    (place / "sub" / "1").touch()
+    check("cat sub/*", ALLOWED, place, place)
+    for number in range(2, 9):
+        (place / "sub" / str(number)).touch()
+    with pytest.raises(ToolBlocked, match="more than 5"):
+        check("cat sub/*", ALLOWED, place, place)
+
+
+_STEPS = st.lists(
+    st.sampled_from(
+        [".", "..", "?", "*", "[.]", "[a-z]", "/", "s", "sub", "out", "'.'", "'*'", '""', "x", "[!x]", "~"]
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@given(steps=_STEPS)
+@settings(max_examples=800, deadline=None)
+def test_the_shell_expands_nothing_to_what_lies_outside(steps: list[str]) -> None:
+    """What a real shell makes of a word that was let through, each of it with all links followed."""
+    word = "".join(steps)
+    with tempfile.TemporaryDirectory() as made:
+        root = Path(made).resolve() / "workspace"
+        (root / "sub" / "s").mkdir(parents=True)
+        (root / "out").symlink_to(made)
+        (root / "sub" / "x").write_text("x")
+        (Path(made) / "x").write_text("x")
+        try:
+            check(f"cat {word}", ("cat",), root, root)
+        except ToolBlocked:
+            return
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"printf '%s\\0' {word}"], cwd=root, env={}, capture_output=True, timeout=20, check=True
+        )
+        for path in done.stdout.decode().split("\0")[:-1]:
+            assert (root / path).resolve().is_relative_to(root), (word, path)
 
 
 def test_entries_are_names_or_places(place: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
 from app.tools.contract import ArgumentsInvalid, Text, ToolBlocked, ToolFailed, ToolTimedOut
 from app.tools.exec import ExecTool
@@ -20,6 +23,7 @@ from tests.kit.gauges import until
 from tests.kit.tool_context import Context, output, said
 
 ANY = ExecTool("full", (), 60)
+LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 SPAWNING = "(sleep 71 &) ; sleep 71 & setsid sleep 71 & nohup setsid sh -c 'sleep 71 & sleep 71' >/dev/null 2>&1 &"
 
 
@@ -93,6 +97,9 @@ async def test_where_it_runs_is_in_the_workspace(tmp_path: Path) -> None:
             await said(ANY, tmp_path, command="pwd", workdir=workdir)
     with pytest.raises(ToolFailed, match="no such folder"):
         await said(ANY, tmp_path, command="pwd", workdir="nothing")
+    for workdir in ("a\0b", "x" * 300):
+        with pytest.raises(ArgumentsInvalid, match="workdir"):
+            await said(ANY, tmp_path, command="pwd", workdir=workdir)
 
 
 async def test_arguments_that_cannot_be_run_are_refused(tmp_path: Path) -> None:
@@ -243,3 +250,54 @@ async def test_a_script_that_is_stopped_does_not_go_on_with_its_next_line(tmp_pa
         task.cancel()
         await asyncio.wait({task})
     assert list(tmp_path.iterdir()) == [] and not left("75")
+
+
+@LOOPS
+def test_a_command_has_no_handle_but_its_own(tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        text = runner.run(said(ANY, tmp_path, command="ls /proc/$$/fd"))
+    assert text.split() == ["0", "1", "2"]
+
+
+@LOOPS
+def test_a_flood_is_stopped_by_its_guard_and_leaves_no_handle(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def floods() -> int:
+        await said(ANY, tmp_path, command="true")
+        gc.disable()
+        try:
+            before = psutil.Process().num_fds()
+            for _ in range(3):
+                with pytest.raises(ToolTimedOut):
+                    await said(ANY, tmp_path, command="yes", timeoutSeconds=0.2)
+            await asyncio.sleep(0)
+            return psutil.Process().num_fds() - before
+        finally:
+            gc.enable()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(floods()) <= 0
+    assert "guard-killed" not in capfd.readouterr().out
+
+
+async def test_what_a_command_leaves_when_it_kills_its_guard_is_ended_with_the_call(tmp_path: Path) -> None:
+    with pytest.raises(ToolTimedOut):
+        await said(ANY, tmp_path, command="setsid sleep 77 & kill -9 $PPID; sleep 77", timeoutSeconds=0.5)
+    assert not left("77")
+
+
+async def test_all_that_is_stopped_has_the_moment_of_grace(tmp_path: Path) -> None:
+    """Also what goes on when the command itself has ended at once."""
+    tidy = "(trap 'sleep 0.4; echo > tidied; exit' TERM; echo ready; while :; do sleep 0.02; done)"
+    for _ in range(3):
+        (tmp_path / "tidied").unlink(missing_ok=True)
+        with pytest.raises(ToolTimedOut, match="ready"):
+            await said(ANY, tmp_path, command=f"{tidy} & sleep 71", timeoutSeconds=0.5)
+        assert (tmp_path / "tidied").exists()
+
+
+async def test_a_cut_leaves_whole_characters(tmp_path: Path) -> None:
+    for shift in range(4):
+        (tmp_path / "f").write_bytes(b"x" * shift + "\U0001f600日é".encode() * 60_000)
+        assert "\ufffd" not in await said(ANY, tmp_path, command="cat f")
