@@ -34,7 +34,7 @@ run: $(STAMP) ## Start the service
 	@exec $(BIN)/laneway serve $(ARGS)
 
 test: $(STAMP) ## Run all tests but the drill
-	$(BIN)/python -m pytest -m 'not drill' -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m 'not drill' -n 2 --dist worksteal $(ARGS)
 
 drill: $(STAMP) ## Kill a service again and again and account for every run
 	@$(BIN)/python -m pytest -m drill $(ARGS); code=$$?; \

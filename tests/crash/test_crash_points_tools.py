@@ -28,22 +28,18 @@ CHAINS = {
     "planned and intended": [
         (Point.CALLS_PLANNED, 2),
         (Point.CALL_INTENDED, 3),
-        (Point.CALLS_PLANNED, 5),
         (Point.CALL_INTENDED, 8),
     ],
     "returned and done": [
         (Point.CALL_RETURNED, 2),
         (Point.CALL_DONE, 2),
-        (Point.CALL_DONE, 7),
         (Point.CALL_RETURNED, 9),
     ],
-    "closed": [(Point.CALLS_DONE, 2), (Point.CALLS_DONE, 4), (Point.OPENED, 4), (Point.SETTLE_BEFORE_COMMIT, 2)],
+    "closed": [(Point.CALLS_DONE, 2), (Point.CALLS_DONE, 4), (Point.SETTLE_BEFORE_COMMIT, 2)],
     "recovered": [
         (Point.CALL_RETURNED, 3),
         (Point.CALLS_RECOVERED, 1),
         (Point.CALL_DONE, 3),
-        (Point.CALLS_RECOVERED, 1),
-        (Point.CALLS_PLANNED, 2),
         (Point.CALLS_RECOVERED, 1),
     ],
     "aborted": [
