@@ -158,7 +158,7 @@ def test_a_large_result_keeps_both_ends() -> None:
 def test_readers_see_the_head_and_how_much_is_missing() -> None:
     assert wire_text("short", 100) == ("short", False)
     shown, cut = wire_text("x" * 1_000, 100)
-    assert cut and len(shown) == 100 and shown.endswith("[... 900 characters omitted]")
+    assert cut and len(shown) == 100 and shown.endswith("[... 929 characters omitted]")
 
 
 def test_the_model_sees_the_end_when_it_says_how_things_ended() -> None:

@@ -94,7 +94,7 @@ async def test_a_page_is_markdown_or_text_and_marked_as_foreign() -> None:
         assert not [word for word in ("evil", "hidden", "secret", "x{}") if word in text]
         assert "not instructions" in text and text.endswith(" ends]")
         plain = await said(trusting(server), HERE, url=server.url(), extractMode="text")
-        assert "Head\nSome\nbold\nlink" in plain and "**" not in plain
+        assert "Head\n\nSome bold link" in plain and "**" not in plain
         assert "cookie" not in server.requests[0].lower() and "#part" not in server.requests[0]
 
 
