@@ -14,7 +14,7 @@ from app.runs.executor import Surroundings
 from app.store.contract import StepUnsettled, StoreClosed
 from app.store.transaction import sweep
 from app.store.transaction.calls import owned_groups
-from app.store.transaction.fold import BEGIN, fold, unfolded
+from app.store.transaction.fold import fold_some
 from app.store.transaction.sweep import Swept
 from app.store.transaction.upkeep import bound_audit
 from app.tools.process import kill_group
@@ -27,9 +27,8 @@ BEGIN_WITHIN_S = 10.0
 DEAD_WORKERS_KEPT_MS = 7 * 24 * 3600 * 1000
 FOLD_AFTER_MS = 2_000
 """Readers of a run that has just ended are still served from its tail."""
-FOLD_WORK_S = 0.25
+FOLD_WORK_S = 0.1
 """Of each second: folding has all the time there is, later."""
-FOLD_RUNS = 200
 FOLD_QUEUE_MAX = 4
 UPKEEP_PASSES = 60
 """One pass of upkeep in so many sweeps."""
@@ -95,21 +94,17 @@ class Sweeper:
         """Fold what has ended, the longest ended first, for so long at most, while nobody waits for the store."""
         around = self._around
         until_s = around.clock.steady_s() + seconds
-        before_ms = around.clock.now_ms() - FOLD_AFTER_MS
-        for run_id in await around.store.read(partial(unfolded, before_ms=before_ms, limit=FOLD_RUNS)):
-            place = BEGIN
-            while not place.done:
-                if around.clock.steady_s() > until_s or around.store.stats().queued_steps > FOLD_QUEUE_MAX:
-                    return
-                step = partial(
-                    fold,
-                    run_id=run_id,
-                    place=place,
-                    now_ms=around.clock.now_ms(),
-                    bytes_max=around.settings.limits.event_bytes - ENVELOPE_BYTES,
-                    events_max=around.settings.retention.events_per_run,
-                )
-                place = await around.store.write(step)
+        more = True
+        while more and around.clock.steady_s() < until_s and around.store.stats().queued_steps <= FOLD_QUEUE_MAX:
+            now_ms = around.clock.now_ms()
+            step = partial(
+                fold_some,
+                before_ms=now_ms - FOLD_AFTER_MS,
+                now_ms=now_ms,
+                bytes_max=around.settings.limits.event_bytes - ENVELOPE_BYTES,
+                events_max=around.settings.retention.events_per_run,
+            )
+            more = await around.store.write(step)
 
     async def _put_back_dead(self) -> None:
         resume = self._around.settings.recovery.resume

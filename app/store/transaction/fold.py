@@ -14,6 +14,10 @@ from app.domain.folding import STREAMS, Delta, Folded, delta_of, emptied, joined
 from app.faults import Point, hit
 from app.store import tables as t
 
+RUNS = 16
+LOOKS = 48
+"""Of one step: runs, and pages of rows."""
+
 PAGE_ROWS = 500
 """Rows looked at in one step."""
 
@@ -113,6 +117,22 @@ def fold(  # noqa: PLR0913
         return place
     conn.execute(_done, {"b_run": run_id, "b_now": now_ms})
     return FoldPlace(place.after, done=True)
+
+
+def fold_some(conn: Connection, before_ms: int, now_ms: int, bytes_max: int, events_max: int) -> bool:
+    """Fold what ended at or before an instant, some runs or a part of a long one. False when there is nothing to fold.
+
+    One step for many short runs; a long one is gone on with in the next, from its beginning, which is folded by then.
+    """
+    looks = 0
+    for run_id in unfolded(conn, before_ms, RUNS):
+        place = BEGIN
+        while not place.done:
+            if looks == LOOKS:
+                return True
+            place = fold(conn, run_id, place, now_ms, bytes_max, events_max)
+            looks += 1
+    return looks > 0
 
 
 def _trim(conn: Connection, run_id: str, events_max: int) -> bool:
