@@ -6,6 +6,7 @@ returns how it ended. Stopping it is cancelling it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -100,6 +101,8 @@ class _Turn:
         turn = self._turn
         message_id = self._ids.new()
         await self._report(ModelOpened(self._step, turn.provider.name, message_id))
+        if turn.toolbox.stopping():
+            raise asyncio.CancelledError
         request = ModelRequest(
             turn.system,
             tuple(_for_model(message, turn.result_chars) for message in model_view(self._messages)),
