@@ -36,3 +36,23 @@ class DeltaJoiner:
         """What was held back for good: a replacement mark, or nothing."""
         held, self._held = self._held, ""
         return _REPLACEMENT if held else ""
+
+
+def whole_end(cut: bytes) -> bytes:
+    """UTF-8 that was cut somewhere, without the first bytes of a character whose last ones are missing."""
+    for back in range(1, min(3, len(cut)) + 1):
+        lead = cut[-back]
+        if lead >= 0xC0:
+            wanted = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+            return cut[:-back] if wanted > back else cut
+        if lead < 0x80:
+            return cut
+    return cut
+
+
+def whole_begin(cut: bytes) -> bytes:
+    """UTF-8 that was cut somewhere, without the last bytes of a character whose first ones are missing."""
+    at = 0
+    while at < min(3, len(cut)) and 0x80 <= cut[at] < 0xC0:
+        at += 1
+    return cut[at:]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from app.domain.wellformed import whole_begin, whole_end
 from app.tools import allowlist
 from app.tools.arguments import Arguments, parse, schema
 from app.tools.contract import (
@@ -174,7 +175,7 @@ class _Kept:
         tail = bytes(self._tail[-TAIL_BYTES:])
         omitted = self.size - len(self._head) - len(tail)
         if omitted:
-            head, tail = _whole_end(bytes(self._head)), _whole_begin(tail)
+            head, tail = whole_end(bytes(self._head)), whole_begin(tail)
             omitted = self.size - len(head) - len(tail)
             whole = head + f"\n[... {omitted:,} bytes omitted ...]\n".encode() + tail
         else:
@@ -183,23 +184,3 @@ class _Kept:
         if not last_line:
             return text
         return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{last_line}"
-
-
-def _whole_end(head: bytes) -> bytes:
-    """Without a character at the end that was cut."""
-    for back in range(1, min(3, len(head)) + 1):
-        lead = head[-back]
-        if lead >= 0xC0:
-            wanted = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-            return head[:-back] if wanted > back else head
-        if lead < 0x80:
-            return head
-    return head
-
-
-def _whole_begin(tail: bytes) -> bytes:
-    """Without the rest of a character at the beginning."""
-    at = 0
-    while at < min(3, len(tail)) and 0x80 <= tail[at] < 0xC0:
-        at += 1
-    return tail[at:]

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
+from app.domain.wellformed import whole_end
 from app.tools.arguments import Arguments, parse, schema
 from app.tools.contract import Image, Text, ToolContext, ToolFailed, ToolOutput, Work
 from app.tools.files import SNIFF_BYTES, TIMEOUT_S, in_thread, is_binary
@@ -89,18 +90,6 @@ def _whole(handle: int) -> bytes:
     return bytes(data)
 
 
-def _whole_characters(cut: bytes) -> bytes:
-    """Without the first bytes of a character whose last ones were cut off; UTF-8 has at most 4 for one."""
-    for back in range(1, 4):
-        lead = cut[-back]
-        if lead >= 0xC0:
-            wanted = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-            return cut[:-back] if wanted > back else cut
-        if lead < 0x80:
-            return cut
-    return cut
-
-
 def _lines(handle: int, asked: ReadArguments, stopped: threading.Event) -> str:
     """The lines asked for, in bounded memory however long the file or a line of it is."""
     kept: list[bytes] = []
@@ -119,7 +108,7 @@ def _lines(handle: int, asked: ReadArguments, stopped: threading.Event) -> str:
                 why = f"[more lines follow: go on with offset {number}]"
                 break
             if is_cut:
-                line = _whole_characters(line) + b" [... rest of the line left out]\n"
+                line = whole_end(line) + b" [... rest of the line left out]\n"
             kept.append(line)
             size += len(line)
     if not kept and not why:
