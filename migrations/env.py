@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from alembic import context
 from sqlalchemy import create_engine, make_url, pool
 
@@ -9,7 +11,7 @@ from app.store.tables import metadata
 
 
 def run() -> None:
-    """Migrate over a connection, or print the SQL for the dialect of the URL."""
+    """Migrate over a connection, given or our own, or print the SQL for the dialect of the URL."""
     url = context.config.get_main_option("sqlalchemy.url")
     assert url is not None
     if context.is_offline_mode():
@@ -18,8 +20,9 @@ def run() -> None:
         with context.begin_transaction():
             context.run_migrations()
         return
-    engine = create_engine(url, poolclass=pool.NullPool)
-    with engine.connect() as connection:
+    given = context.config.attributes.get("connection")
+    engine = create_engine(url, poolclass=pool.NullPool) if given is None else None
+    with contextlib.nullcontext(given) if engine is None else engine.connect() as connection:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")

@@ -73,7 +73,8 @@ class _Gauges:
             ("laneway_store_queued_steps", "Writes that wait for the store.", store.queued_steps),
             ("laneway_store_active_reads", "Reads in hand or waiting.", store.active_reads),
             ("laneway_store_pool_size", "Connections that read.", store.pool_size),
-            ("laneway_store_wal_bytes", "Size of the write-ahead log.", store.wal_bytes),
+            ("laneway_store_wal_bytes", "Size of SQLite's write-ahead log.", store.wal_bytes),
             ("laneway_draining", "1 while the service is shutting down.", int(service.draining)),
         ):
-            yield GaugeMetricFamily(name, text, value=value)
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=value)

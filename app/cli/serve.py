@@ -22,13 +22,13 @@ from sse_starlette.sse import AppStatus
 from app import faults
 from app.assembly import build
 from app.cli.logs import configure_logging
+from app.cli.migrate import bring_up
 from app.clock import SystemClock, rfc3339
 from app.errors import StartError
 from app.main import create_app
 from app.runs.service import Service
-from app.settings import Loaded, Settings, load
-from app.store.files import StateLock, database_path, prepare_state_dir, secret_key
-from app.store.migrate import migrate_sqlite
+from app.settings import EMBEDDED, Loaded, Settings, load
+from app.store.files import StateLock, prepare_state_dir, secret_key
 from app.tools.contract import Tool
 
 GRACE_AFTER_DRAIN_S = 1
@@ -49,13 +49,16 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     config: Annotated[Path | None, typer.Option(help="The laneway.toml to read.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where everything durable lives.")] = None,
+    migrate: Annotated[
+        bool, typer.Option("--migrate", help="Bring a PostgreSQL database up first; SQLite needs no word.")
+    ] = False,
 ) -> None:
     """Run the service until it is told to stop."""
     overrides = {"server.host": host, "server.port": port, "state_dir": state_dir}
-    run_service(load(config, os.environ, overrides))
+    run_service(load(config, os.environ, overrides), migrate=migrate)
 
 
-def run_service(loaded: Loaded, tools: Iterable[Tool] = ()) -> None:
+def run_service(loaded: Loaded, tools: Iterable[Tool] = (), *, migrate: bool = False) -> None:
     """Serve until a signal; `tools` come beside the built-in ones. Raises StartError."""
     configure_logging()
     for warning in loaded.warnings:
@@ -67,7 +70,7 @@ def run_service(loaded: Loaded, tools: Iterable[Tool] = ()) -> None:
     lock = StateLock(settings.state_dir)
     lock.acquire()
     try:
-        applied = migrate_sqlite(database_path(settings.state_dir))
+        applied = bring_up(settings, migrate=migrate or settings.store.url == EMBEDDED)
         if applied:
             log.info("store.migrated", revisions=applied)
         secret = secret_key(settings.state_dir, os.environ.get("LANEWAY_SECRET_KEY", ""))

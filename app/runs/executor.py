@@ -113,6 +113,11 @@ class Executor:
         if execution is not None:
             execution.stop(reason)
 
+    def fence_all(self) -> None:
+        """Others may go on with what executes here: nothing more of it is told or recorded."""
+        for execution in self._executions.values():
+            execution.stop(Stop.FENCED)
+
     def let_all_go(self) -> None:
         """The drain is over: what still executes is handed over."""
         for execution in self._executions.values():
@@ -233,7 +238,7 @@ class Executor:
         toolbox = await self._toolbox(execution, recorder)
         messages: list[Message] = []
         if attempt.next_entry > 1:
-            messages = await around.store.read(partial(history, transcript_id=attempt.transcript_id))
+            messages = await around.store.read(partial(history, transcript_id=attempt.transcript_id), patience_s=None)
         opened = await self._left_open(attempt)
         made = _steps_made(messages) if attempt.has_input else []
         if not attempt.has_input:
@@ -283,7 +288,7 @@ class Executor:
         if attempt.attempt == 1:
             return []
         query = partial(open_calls, run_id=attempt.run_id, transcript_id=attempt.transcript_id)
-        opened = await self._around.store.read(query)
+        opened = await self._around.store.read(query, patience_s=None)
         for item in opened:
             if item.state is CallState.INTENDED and item.group is not None:
                 await kill_group(item.group)

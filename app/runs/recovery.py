@@ -11,19 +11,22 @@ from app.domain.event import ENVELOPE_BYTES
 from app.errors import StoreUnusable
 from app.faults import Point, hit
 from app.runs.executor import Surroundings
+from app.runs.worker import is_gone
 from app.store.contract import StepUnsettled, StoreClosed
 from app.store.transaction import sweep
 from app.store.transaction.calls import owned_groups
 from app.store.transaction.fold import fold_some
 from app.store.transaction.sweep import Swept
 from app.store.transaction.upkeep import bound_audit
+from app.store.transaction.worker import LEASE_MS, Incarnation, register_worker, retire_worker
 from app.tools.process import kill_group
 
 SWEEP_PERIOD_S = 1.0
-LEASE_MS = 8000
 WAKE_AGAIN_AFTER_MS = 5000
 WAKES_PER_PASS = 1000
 BEGIN_WITHIN_S = 10.0
+OTHERS_SLACK_S = 1.0
+OTHERS_POLL_S = 0.5
 DEAD_WORKERS_KEPT_MS = 7 * 24 * 3600 * 1000
 FOLD_AFTER_MS = 2_000
 """Readers of a run that has just ended are still served from its tail."""
@@ -44,14 +47,20 @@ class Sweeper:
         self._around = around
 
     async def begin(self) -> None:
-        """At start: this incarnation is registered, what dead ones left is put back, all woken lanes are woken."""
+        """At start: this incarnation is registered, what dead ones left is put back, all woken lanes are woken.
+
+        Raises StoreUnusable, also when another process executes on the same database.
+        """
         around = self._around
-        row = around.worker.row(LEASE_MS)
-        step = partial(sweep.register_worker, worker=row, forget_before_ms=row["started_at"] - DEAD_WORKERS_KEPT_MS)
-        try:
-            await around.store.write(step, patience_s=BEGIN_WITHIN_S)
-        except StepUnsettled:
-            raise StoreUnusable("The database cannot be written; the lines above say why.") from None
+        others = await self._register()
+        until_s = around.clock.steady_s() + LEASE_MS / 1000 + OTHERS_SLACK_S
+        while others:
+            names = ", ".join(f"process {other.pid} on {other.host}" for other in others)
+            if around.clock.steady_s() >= until_s:
+                raise StoreUnusable(f"Another Laneway works on this database: {names}. Stop it first.")
+            log.info("start.waits-for-lease", of=names)
+            await asyncio.sleep(OTHERS_POLL_S)  # its lease is over by the clock alone
+            others = await self._register()
         hit(Point.SWEEP_BETWEEN)
         for group in await around.store.read(owned_groups):
             await kill_group(group)
@@ -59,10 +68,25 @@ class Sweeper:
         await self._wake(before_ms=around.clock.now_ms() + DAY_MS, limit=1_000_000)
         around.lanes.wake(await around.store.write(partial(sweep.sweep_waiting, taker=around.worker.taker())))
 
+    async def _register(self) -> list[Incarnation]:
+        """Begin, or those that may still live. The lock on the state directory proves that nobody else has its file."""
+        around = self._around
+        step = partial(
+            register_worker,
+            me=around.worker.incarnation(),
+            now_ms=around.clock.now_ms(),
+            is_gone=is_gone if around.store.shared else lambda _: True,
+            keep_dead_ms=DEAD_WORKERS_KEPT_MS,
+        )
+        try:
+            return await around.store.write(step, patience_s=BEGIN_WITHIN_S)
+        except StepUnsettled:
+            raise StoreUnusable("The database cannot be written; the lines above say why.") from None
+
     async def end(self) -> None:
         """The process goes by itself."""
         around = self._around
-        await around.store.write(partial(sweep.retire_worker, worker_id=around.worker.id, now_ms=around.clock.now_ms()))
+        await around.store.write(partial(retire_worker, worker_id=around.worker.id, now_ms=around.clock.now_ms()))
 
     async def sweep_until_cancelled(self) -> None:
         """Owned by the service; ends by cancellation."""
@@ -81,10 +105,11 @@ class Sweeper:
                 log.exception("sweep.failed")
 
     async def sweep_once(self) -> None:
-        """One pass: abandoned lanes, lost wakes, free slots."""
+        """One pass: lanes of the dead, abandoned lanes, lost wakes, free slots."""
         around = self._around
         if around.worker.draining:
             return
+        await self._put_back_dead()
         await self._put_back_abandoned()
         await self._wake(around.clock.now_ms() - WAKE_AGAIN_AFTER_MS, WAKES_PER_PASS)
         wakes = await around.store.write(partial(sweep.sweep_waiting, taker=around.worker.taker()))

@@ -16,7 +16,7 @@ from app.runs.intake import RunIntake
 from app.runs.recovery import Sweeper
 from app.runs.streams import StreamGate
 from app.runs.wait import RunWaiter
-from app.store.contract import StoreClosed
+from app.store.contract import Lease, StoreClosed
 
 STREAMS_LEAVE_S = 2.0
 """How long the end of the process waits for streams that were told to come back to take the word."""
@@ -39,6 +39,7 @@ class Service:
     reader: EventReader
     sweeper: Sweeper
     streams: StreamGate
+    lease: Lease | None = None
     _background: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def open(self) -> None:
@@ -47,6 +48,8 @@ class Service:
             await self.sweeper.begin()
         except StoreClosed:
             raise await self.around.store.failed from None
+        if self.lease is not None:
+            self.lease.start()
         self._keep(self.sweeper.sweep_until_cancelled(), "sweep")
         self._keep(self.reader.poll_until_cancelled(), "poll")
         self._keep(self._end_with_server(), "server")
@@ -91,6 +94,8 @@ class Service:
             await asyncio.wait(self._background)
         await self.around.lanes.close()
         await self.executor.close()
+        if self.lease is not None:
+            await self.lease.stop()
         try:
             await self.sweeper.end()
         except StoreClosed:

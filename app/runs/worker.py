@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 from app.clock import Clock, Ids
 from app.domain.capacity import Capacity
 from app.store.transaction.lane import Taker
+from app.store.transaction.worker import Incarnation
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_SPACE = Path("/proc/self/ns/pid")
 
 
 class Worker:
@@ -24,17 +25,9 @@ class Worker:
         self._capacity = capacity
         self.draining = False
 
-    def row(self, lease_ms: int) -> dict[str, Any]:
-        """Its row in `worker`."""
-        now_ms = self._clock.now_ms()
-        return {
-            "id": self.id,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "boot_id": boot_id(),
-            "started_at": now_ms,
-            "lease_until": now_ms + lease_ms,
-        }
+    def incarnation(self) -> Incarnation:
+        """As its row names it."""
+        return Incarnation(self.id, socket.gethostname(), os.getpid(), boot_id())
 
     def taker(self) -> Taker:
         """For a step that is about to be handed to the store."""
@@ -42,8 +35,21 @@ class Worker:
 
 
 def boot_id() -> str:
-    """Changes with each boot of the machine; empty where the system does not tell."""
+    """Changes with each boot of the machine, and from one space of process ids to another; empty where unknown."""
     try:
-        return _BOOT_ID.read_text().strip()
+        return f"{_BOOT_ID.read_text().strip()} {_PID_SPACE.readlink()}"
     except OSError:
         return ""
+
+
+def is_gone(other: Incarnation) -> bool:
+    """Whether a process of this machine is known to have ended. One of elsewhere may live."""
+    if not other.boot_id or other.boot_id != boot_id():
+        return False
+    try:
+        state = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    except (OSError, IndexError):
+        return False
+    return state in "ZX"

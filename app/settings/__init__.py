@@ -3,10 +3,12 @@
 `tree` is what can be set, `load` merges the sources, `sources` reads them, `table` shows the tree as rows.
 """
 
+from app.settings.database import EMBEDDED
 from app.settings.load import Loaded, describe, effective, load
 from app.settings.tree import MAIN_AGENT, Agent, Agents, Provider, ProviderKind, Settings
 
 __all__ = [
+    "EMBEDDED",
     "MAIN_AGENT",
     "Agent",
     "Agents",

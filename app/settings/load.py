@@ -16,11 +16,12 @@ from typing import Any
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from app.errors import SettingsError
-from app.settings import sources
+from app.settings import database, sources
 from app.settings.sources import Key, Raw, dotted
 from app.settings.table import Row, find, known, rows
 from app.settings.tree import KINDS, ProviderKind, Settings
 
+STORE_URL: Key = ("store", "url")
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _NAMED = ("agents", "providers")
 _ID_ALLOWED = "1 to 64 characters of a-z, 0-9, _ and -, the first a letter or digit"
@@ -64,6 +65,7 @@ def load(
     for key, raw in given.items():
         _check_key(key, raw)
     warnings = _fill_providers(given, environ, secrets)
+    warnings += _resolve_store(given, environ, secrets)
     _absolute_workspaces(given, environ)
     _pick_model(given, environ)
     given = {("state_dir",): state, **given}
@@ -82,6 +84,8 @@ def effective(loaded: Loaded) -> list[tuple[str, Any, str]]:
     listed: list[tuple[str, Any, str]] = []
     for key, value in _values(loaded.settings, ()):
         shown = ("***" if value.get_secret_value() else "") if isinstance(value, SecretStr) else value
+        if key == STORE_URL:
+            shown = database.shown(value)
         listed.append((dotted(key), shown, loaded.sources[dotted(key)]))
     return listed
 
@@ -119,8 +123,7 @@ def _check_key(key: Key, raw: Raw) -> None:
         _check_table(key, raw)
         return
     later_mode = key == ("queue", "mode") and raw.value in ("steer", "collect", "interrupt")
-    later_store = key == ("store", "url") and str(raw.value).startswith("postgres")
-    if later_mode or later_store:
+    if later_mode:
         choice = str(raw.value).partition(":")[0]
         raise _wrong(raw, key, f"{choice} is not available in this build yet; allowed is {row.allowed}")
 
@@ -198,6 +201,19 @@ def _resolve_secret(given: dict[Key, Raw], key: Key, environ: Mapping[str, str],
     return []
 
 
+def _resolve_store(given: dict[Key, Raw], environ: Mapping[str, str], resolve: bool) -> list[str]:
+    """The database's address may be a reference as a whole. Returns a warning when its password stands in a file."""
+    raw = given.get(STORE_URL)
+    if raw is None or not isinstance(raw.value, str):
+        return []
+    warnings = _resolve_secret(given, STORE_URL, environ, resolve)
+    try:
+        harmless = not database.passwords(database.database_url(raw.value))
+    except ValueError:
+        return []
+    return [] if harmless else warnings
+
+
 def _pick_model(given: dict[Key, Raw], environ: Mapping[str, str]) -> None:
     """With no model configured, take the first whose key is there, else the offline one."""
     key = ("agents", "defaults", "model")
@@ -251,7 +267,7 @@ def _explained(error: ValidationError, given: dict[Key, Raw]) -> SettingsError:
         key = key[:-1]  # inside a list, say
     assert key, f"not a value that was given: {first['loc']}"
     raw, row = given[key], find(_ROWS, key)
-    shown = "the value" if key[-1] == "api_key" else repr(raw.value)[:60]
+    shown = "the value" if key[-1] == "api_key" or key == STORE_URL else repr(raw.value)[:60]
     reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else "is not allowed"
     allowed = "" if "; allowed" in reason or row is None else f"; allowed is {row.allowed}"
     return _wrong(raw, key, f"{shown} {reason}{allowed}")

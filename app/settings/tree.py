@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
+from app.settings.database import database_url, passwords
+
 ProviderKind = Literal["openai", "anthropic", "scripted", "demo"]
 KINDS: tuple[ProviderKind, ...] = ("openai", "anthropic", "scripted", "demo")
 
@@ -78,12 +80,22 @@ class Server(_Section):
 class Store(_Section):
     """Where everything durable lives."""
 
-    url: Literal["sqlite"] = Field("sqlite", description="The database. `sqlite`: a file in the state directory.")
+    url: Annotated[str, AfterValidator(database_url)] = Field(
+        "sqlite",
+        description="The database. `sqlite`: a file in the state directory. `postgresql://user:password@host/name`, "
+        "best as `env:NAME` or `file:/path`: a PostgreSQL server, 13 or newer, for one process.",
+    )
     synchronous: Literal["full", "normal"] = Field(
         "full",
         description="SQLite's synchronous level. `normal` may lose the last commits at a power cut, not at a crash.",
     )
-    pool_size: _Int = Field(5, ge=1, le=64, description="Connections that read. There is one that writes.")
+    pool_size: _Int = Field(
+        5,
+        ge=1,
+        le=64,
+        description="Connections that read. With SQLite there is one more, that writes; with PostgreSQL as many again "
+        "write, and one renews the lease.",
+    )
 
 
 class Events(_Section):
@@ -330,7 +342,8 @@ class Settings(_Section):
 
     def secrets(self) -> tuple[str, ...]:
         """Every secret value that stands in here, to be kept out of whatever is shown."""
-        return tuple(value for provider in self.providers.values() if (value := provider.api_key.get_secret_value()))
+        keys = (provider.api_key.get_secret_value() for provider in self.providers.values())
+        return (*(key for key in keys if key), *passwords(self.store.url))
 
     def max_concurrent_runs(self) -> int:
         """`agents.defaults.max_concurrent` with 0 worked out."""

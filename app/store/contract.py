@@ -1,4 +1,4 @@
-"""The seam to the database: transactions that write, and reads. Two engines: `sqlite` here, PostgreSQL later.
+"""The seam to the database: transactions that write, and reads. Two engines: `sqlite` and `postgres`.
 
 A step is a plain function on a synchronous SQLAlchemy Connection, one transaction whole or not at all. It takes
 what it needs as arguments, decides on what it reads, and returns a value. It may raise any exception to refuse:
@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 Step = Callable[[Connection], T]
 
+READ_PATIENCE_S = 5.0
+"""How long a reader waits for a database that is away."""
+
 
 class Fenced(Exception):
     """The attempt that writes is no longer the one that may (rule G2). Nothing of the step was stored."""
@@ -40,7 +43,8 @@ class StoreStats:
     queued_steps: int
     active_reads: int
     pool_size: int
-    wal_bytes: int
+    wal_bytes: int | None
+    """None where the log is the server's business."""
 
 
 class Store(Protocol):
@@ -48,6 +52,9 @@ class Store(Protocol):
 
     failed: asyncio.Future[StoreUnusable]
     """Done when the database cannot be used any more; the process should end with that one line."""
+
+    shared: bool
+    """Whether another process may use the same database, so that who executes holds a lease."""
 
     async def write(
         self,
@@ -70,12 +77,16 @@ class Store(Protocol):
     def submit(self, step: Step[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Hand a step over and get its outcome as a future, for a caller that must outlast its own cancellation.
 
-        Steps submitted one after the other by one task are committed in that order. Raises StoreClosed.
+        Steps may be committed in another order than they were submitted in: who needs one waits. Raises StoreClosed.
         """
         ...
 
-    async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query in a short read-only transaction: one snapshot. Raises StoreBusy when too many wait."""
+    async def read(self, query: Callable[[Connection], T], *, patience_s: float | None = READ_PATIENCE_S) -> T:
+        """Run a query in a short read-only transaction: one snapshot.
+
+        Raises StoreBusy when too many wait, or when the database has not answered for `patience_s`. With None it is
+        tried until it answers or the store closes.
+        """
         ...
 
     def stats(self) -> StoreStats: ...
@@ -87,6 +98,14 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish the steps in hand, then close every connection."""
         ...
+
+
+class Lease(Protocol):
+    """What keeps a worker alive in a shared database. Calls back on the loop that started it."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
 
 
 class StoreClosed(Exception):

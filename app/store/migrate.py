@@ -1,4 +1,4 @@
-"""Bringing a database to the schema of this code: Alembic's tree under `migrations/`, and a quick look before it."""
+"""Bringing a SQLite file to the schema of this code: Alembic's tree under `migrations/`, and a quick look before it."""
 
 from __future__ import annotations
 
@@ -73,15 +73,19 @@ def unusable(path: Path, problem: Exception) -> StoreUnusable:
     return StoreUnusable(f"The database {path} {why}.")
 
 
-def migrate_sqlite(path: Path) -> list[str]:
-    """Bring a SQLite file up; returns the revisions applied. Raises StoreUnusable, also for one newer than the code."""
-    at = sqlite_revision(path)
+def missing_revisions(at: str | None, name: str) -> list[str]:
+    """What a database lacks that is at a revision. Raises StoreUnusable for one newer than the code."""
     known = revisions()
     if at is not None and at not in known:
         raise StoreUnusable(
-            f"The database {path} is at revision {at}, newer than this code ({known[-1]}); run the newer version."
+            f"The database {name} is at revision {at}, newer than this code ({known[-1]}); run the newer version."
         )
-    missing = known if at is None else known[known.index(at) + 1 :]
+    return known if at is None else known[known.index(at) + 1 :]
+
+
+def migrate_sqlite(path: Path) -> list[str]:
+    """Bring a SQLite file up; returns the revisions applied. Raises StoreUnusable, also for one newer than the code."""
+    missing = missing_revisions(sqlite_revision(path), str(path))
     if missing:
         try:
             command.upgrade(alembic_config(f"sqlite:///{path}"), "head")

@@ -27,7 +27,7 @@ from sqlalchemy.pool import NullPool
 
 from app.clock import Clock
 from app.errors import StoreBusy, StoreUnusable
-from app.store.contract import StepUnsettled, StoreClosed, StoreStats
+from app.store.contract import READ_PATIENCE_S, StepUnsettled, StoreClosed, StoreStats
 
 T = TypeVar("T")
 
@@ -74,7 +74,9 @@ class _GroupFailed(Exception):
 
 
 class SqliteStore:
-    """The store of one process in one file. Open with `open_sqlite`."""
+    """The store of one process in one file."""
+
+    shared = False
 
     def __init__(self, path: Path, clock: Clock, *, synchronous: str, readers: int, queue_steps_max: int) -> None:
         self._path = path
@@ -128,7 +130,8 @@ class SqliteStore:
         self._queue.put(job)
         return job
 
-    async def read(self, query: Callable[[Connection], T]) -> T:
+    async def read(self, query: Callable[[Connection], T], *, patience_s: float | None = READ_PATIENCE_S) -> T:
+        """As the contract says; a file is never away, so `patience_s` waits for nothing."""
         if self._reads >= READS_WAITING_MAX:
             raise StoreBusy("Too many reads are waiting for the store; ask again.")
         self._reads += 1

@@ -6,9 +6,10 @@ numbers). Times are milliseconds since the epoch. Order is by the numbers given 
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text, UniqueConstraint, text
+from sqlalchemy import BigInteger, Column, DateTime, Index, Integer, Table, Text, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
 _OPEN_LANES = "waiting_at IS NOT NULL"
@@ -240,11 +241,21 @@ class Transcript(SQLModel, table=True):
 
 
 class Slot(SQLModel, table=True):
-    """N rows for a global lane of N, where counting the running runs does not serve (several processes)."""
+    """One row, `('', 0)`: whoever counts or gives out places of lanes locks it, where several connections write."""
 
     lane: str = Field(primary_key=True)
     n: int = Field(primary_key=True)
     run_id: str | None = None
+
+
+class StepMark(SQLModel, table=True):
+    """The last step of each connection that writes, where the answer to a COMMIT can be lost on its way."""
+
+    __tablename__: ClassVar[Any] = "step_mark"
+
+    id: str = Field(primary_key=True)
+    token: str
+    marked_at: datetime = Field(sa_column=Column(DateTime(timezone=True), nullable=False))
 
 
 class Audit(SQLModel, table=True):

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, exists, func, or_, select
 
 from app.store import tables as t
+from app.store.dialect import holds
 from app.store.statuses import is_executing, is_open, is_queued
 
 
@@ -78,7 +79,7 @@ def page(
     if wanted.agent is not None:
         query = query.where(t.session.c.agent == wanted.agent)
     if wanted.search is not None:
-        query = query.where(func.instr(t.session.c.key, wanted.search) > 0)
+        query = query.where(holds(conn, t.session.c.key, wanted.search))
     if wanted.active is not None:
         busy = exists(select(t.run.c.id).where(t.run.c.session_id == t.session.c.id, _open).correlate(t.session))
         query = query.where(busy if wanted.active else ~busy)

@@ -17,6 +17,7 @@ from app.domain.outcome import interrupted
 from app.domain.run import Attempt, RunInput
 from app.faults import Point, hit
 from app.store import tables as t
+from app.store.dialect import lock_places
 from app.store.statuses import is_open, is_running
 from app.store.transaction.ledger import put_audit, put_events
 from app.store.transaction.proxy import end_by_proxy
@@ -148,6 +149,7 @@ _waiters = (
     .where(t.session.c.waits_for == bindparam("b_lane"), t.session.c.waiting_at.is_not(None))
     .order_by(t.session.c.waiting_at, t.session.c.id)
     .limit(bindparam("b_limit"))
+    .with_for_update(skip_locked=True)
 )
 _wake_waiter = (
     update(t.session)
@@ -186,6 +188,7 @@ def take(conn: Connection, session_id: str, token: int, taker: Taker) -> Taken |
             ended = interrupted(f"The run was interrupted {run['stalled']} times without progress.")
             told += end_by_proxy(conn, session, run, ended, taker.now_ms, taker.ids)
             continue
+        lock_places(conn)
         lane = _lane_without_room(conn, session, run, taker)
         if lane is not None:
             return _leave_waiting(conn, session, lane, taker, told)
@@ -289,7 +292,10 @@ def identity(session: Any, run: Any) -> RunIdentity:
 def _leave_idle(conn: Connection, session: Any, taker: Taker, told: list[Event]) -> Left:
     conn.execute(_set_lane, {"b_id": session["id"], "b_lane": "idle", "b_waits_for": None, "b_waiting_at": None})
     # A session that was woken for a slot and no longer needs it passes its turn on.
-    wakes = hand_on(conn, session["waits_for"], taker) if session["waits_for"] else ()
+    wakes: tuple[Wake, ...] = ()
+    if session["waits_for"]:
+        lock_places(conn)
+        wakes = hand_on(conn, session["waits_for"], taker)
     hit(Point.LANE_IDLE)
     return Left("idle", tuple(told), wakes)
 
@@ -308,7 +314,10 @@ def _leave_waiting(conn: Connection, session: Any, lane: str, taker: Taker, told
 
 
 def hand_on(conn: Connection, lane: str, taker: Taker) -> tuple[Wake, ...]:
-    """Wake the longest waiting sessions of a lane, as many as it has free slots. Harmless when repeated."""
+    """Wake the longest waiting sessions of a lane, as many as it has free slots. Harmless when repeated.
+
+    The caller has the lock of the places. A waiter whose row is locked is left to the next sweep.
+    """
     cap = taker.capacity.of(lane)
     waiters = conn.execute(_waiters, {"b_lane": lane, "b_limit": cap}).all()
     if not waiters:

@@ -19,6 +19,7 @@ from app.domain.run import RunStatus
 from app.faults import Point, hit
 from app.store import tables as t
 from app.store.contract import AbortRequested, ClaimLost, Fenced
+from app.store.dialect import lock_places
 from app.store.transaction.calls import Known, give_up_calls
 from app.store.transaction.ending import RunEnd, end_run
 from app.store.transaction.entries import Claim, Entry, append_entries
@@ -180,6 +181,7 @@ def _release_session(conn: Connection, session: Any, run: Any, taker: Taker) -> 
             "b_writer_attempt": None if mine else session["writer_attempt"],
         },
     )
+    lock_places(conn)
     wakes = hand_on(conn, run["lane_name"], taker)
     if run["stalled"]:
         wakes += hand_on(conn, PROBATION, taker)

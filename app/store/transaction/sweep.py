@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from app.domain.capacity import PROBATION
 from app.domain.event import Event
 from app.domain.outcome import aborted, interrupted
 from app.store import tables as t
+from app.store.dialect import lock_places
 from app.store.statuses import is_running, is_waiting
 from app.store.transaction.lane import Taker, hand_on
 from app.store.transaction.proxy import end_by_proxy
@@ -30,24 +31,18 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a pass changed. `more`: the page was full, pass again."""
+    """What a pass changed, and how many lanes it put back. `more`: the page was full, pass again."""
 
     told: tuple[Event, ...]
     wakes: tuple[Wake, ...]
-    more: bool
+    count: int = 0
+    more: bool = False
 
 
-_insert_worker = insert(t.worker)
-_others_dead = (
-    update(t.worker)
-    .where(t.worker.c.dead_at.is_(None), t.worker.c.id != bindparam("b_me"))
-    .values(dead_at=bindparam("b_now"))
-)
-_drop_dead = t.worker.delete().where(t.worker.c.dead_at.is_not(None), t.worker.c.dead_at < bindparam("b_before"))
-_me_dead = update(t.worker).where(t.worker.c.id == bindparam("b_me")).values(dead_at=bindparam("b_now"))
-_held_by_others = (
+_living = select(t.worker.c.id).where(t.worker.c.dead_at.is_(None))
+_held_by_dead = (
     select(t.session.c.id, t.session.c.lane_gen)
-    .where(t.session.c.lane == "held", t.session.c.lane_owner != bindparam("b_me"))
+    .where(t.session.c.lane == "held", t.session.c.lane_owner.not_in(_living))
     .order_by(t.session.c.id)
     .limit(PAGE)
 )
@@ -61,7 +56,7 @@ _lock_held = (
         t.session.c.lane == "held",
         t.session.c.lane_gen == bindparam("b_gen"),
     )
-    .with_for_update()
+    .with_for_update(skip_locked=True)
 )
 _running = (
     select(t.run).where(t.run.c.session_id == bindparam("b_session"), is_running(t.run.c.status)).with_for_update()
@@ -98,23 +93,11 @@ _waiting_lanes = (
 )
 
 
-def register_worker(conn: Connection, worker: dict[str, Any], forget_before_ms: int) -> None:
-    """A new incarnation. In the embedded deployment the state-directory lock proves that every other one is dead."""
-    conn.execute(_others_dead, {"b_me": worker["id"], "b_now": worker["started_at"]})
-    conn.execute(_drop_dead, {"b_before": forget_before_ms})
-    conn.execute(_insert_worker, worker)
-
-
-def retire_worker(conn: Connection, worker_id: str, now_ms: int) -> None:
-    """The process ends by itself."""
-    conn.execute(_me_dead, {"b_me": worker_id, "b_now": now_ms})
-
-
 def sweep_dead(conn: Connection, taker: Taker, *, resume: bool) -> Swept:
-    """(b): lanes held by workers other than this one, which is the only one alive."""
-    lanes = [Held(*row) for row in conn.execute(_held_by_others, {"b_me": taker.worker_id})]
+    """(b): lanes held by dead workers. One whose row is locked now is left to the next pass."""
+    lanes = [Held(*row) for row in conn.execute(_held_by_dead)]
     swept = _put_lanes_back(conn, lanes, taker, resume=resume)
-    return Swept(swept.told, swept.wakes, more=len(lanes) == PAGE)
+    return Swept(swept.told, swept.wakes, more=len(lanes) == PAGE and bool(swept.count))
 
 
 def held_lanes(conn: Connection, worker_id: str) -> list[Held]:
@@ -131,10 +114,12 @@ def _put_lanes_back(conn: Connection, held: Sequence[Held], taker: Taker, *, res
     told: list[Event] = []
     wakes: list[Wake] = []
     lanes: set[str] = set()
+    count = 0
     for session_id, token in held:
         session = conn.execute(_lock_held, {"b_id": session_id, "b_gen": token}).mappings().one_or_none()
         if session is None:
             continue
+        count += 1
         run = conn.execute(_running, {"b_session": session_id}).mappings().one_or_none()
         if run is not None:
             lanes.add(run["lane_name"])
@@ -150,9 +135,11 @@ def _put_lanes_back(conn: Connection, held: Sequence[Held], taker: Taker, *, res
         )
         if more:
             wakes.append(Wake(session_id, session["lane_gen"] + 1))
+    if lanes:
+        lock_places(conn)
     for lane in (*sorted(lanes), PROBATION) if lanes else ():
         wakes += hand_on(conn, lane, taker)
-    return Swept(tuple(told), tuple(wakes), more=False)
+    return Swept(tuple(told), tuple(wakes), count)
 
 
 def _stop_executing(conn: Connection, session: Any, run: Any, taker: Taker, *, resume: bool) -> list[Event]:
@@ -175,6 +162,8 @@ def overdue_wakes(conn: Connection, before_ms: int, limit: int) -> list[Wake]:
 def sweep_waiting(conn: Connection, taker: Taker) -> tuple[Wake, ...]:
     """(d): sessions that wait although a slot is free."""
     lanes = sorted(set(conn.execute(_waiting_lanes).scalars().all()))
+    if lanes:
+        lock_places(conn)
     wakes: list[Wake] = []
     for lane in lanes:
         wakes += hand_on(conn, lane, taker)
