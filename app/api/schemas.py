@@ -29,6 +29,9 @@ class TextPartBody(_Body):
     text: str = Field(min_length=1)
 
 
+NO_NUL = r"^[^\x00]*$"
+
+
 class QueueBody(_Body):
     """What the message does when the session has work."""
 
@@ -49,7 +52,9 @@ class RunBody(_Body):
     agent: str | None = Field(
         None, min_length=1, max_length=64, description="Omitted: the session's agent, else `main`."
     )
-    model: str | None = Field(None, min_length=1, max_length=256, description="`provider:model`. Omitted: the agent's.")
+    model: str | None = Field(
+        None, min_length=1, max_length=256, pattern=NO_NUL, description="`provider:model`. Omitted: the agent's."
+    )
     thinking: ThinkingLevel | None = Field(None, description="How much the model may think. Omitted: its own default.")
     reasoning: Literal["off", "on", "stream"] = Field(
         "off", description="`on`: thinking comes with the reply; `stream`: also as `thinking` events."
@@ -61,7 +66,9 @@ class RunBody(_Body):
     extra_system_prompt: str = Field("", max_length=100_000, description="Added to the system prompt of this run.")
     reply_required: bool = Field(True, description="Whether an empty answer is a failure.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Yours, kept and given back. At most 16 KiB.")
-    label: str | None = Field(None, min_length=1, max_length=256, description="For people, shown in lists.")
+    label: str | None = Field(
+        None, min_length=1, max_length=256, pattern=NO_NUL, description="For people, shown in lists. Without NUL."
+    )
 
     @field_validator("message")
     @classmethod
@@ -97,7 +104,12 @@ class RunBody(_Body):
 class AbortBody(_Body):
     """Why a run or session is stopped."""
 
-    reason: str | None = Field(None, max_length=256, description="Kept with the run and told in its terminal event.")
+    reason: str | None = Field(
+        None,
+        max_length=256,
+        pattern=NO_NUL,
+        description="Kept with the run and told in its terminal event. Without NUL.",
+    )
 
 
 def refuse_later(body: dict[str, Any]) -> None:

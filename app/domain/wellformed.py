@@ -14,6 +14,11 @@ def well_formed(text: str) -> str:
     return text
 
 
+def storable(text: str) -> str:
+    """`text` well formed and without NUL, which not every database takes; U+FFFD in its place."""
+    return well_formed(text).replace("\0", _REPLACEMENT)
+
+
 class DeltaJoiner:
     """Makes each delta of a message well formed; holds back a first half of a pair until its second half comes."""
 

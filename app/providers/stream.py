@@ -27,7 +27,7 @@ from pydantic_ai.settings import ModelSettings
 
 from app.clock import Clock
 from app.domain.message import StopReason, Usage
-from app.domain.wellformed import DeltaJoiner, well_formed
+from app.domain.wellformed import DeltaJoiner, storable
 from app.providers.contract import (
     ArgsDelta,
     Finished,
@@ -142,7 +142,7 @@ class _Reading:
 
     def _args(self, index: int, text: str) -> list[StreamPart]:
         call_id = self.call_ids.get(index)
-        return [ArgsDelta(call_id, well_formed(text))] if text and call_id else []
+        return [ArgsDelta(call_id, storable(text))] if text and call_id else []
 
     @staticmethod
     def _text(text: str) -> list[StreamPart]:
@@ -168,7 +168,7 @@ def settings(request: ModelRequest, extra_body: dict[str, Any] | None = None) ->
 def _calls(response: StreamedResponse) -> list[ToolCall]:
     """The calls in the order in which they began, with the arguments as the model wrote them."""
     return [
-        ToolCall(part.tool_call_id, part.tool_name, well_formed(_args_text(part)))
+        ToolCall(storable(part.tool_call_id), storable(part.tool_name), storable(_args_text(part)))
         for part in response.get().parts
         if isinstance(part, ToolCallPart)
     ]

@@ -17,17 +17,19 @@ from typing import Any, TypeVar
 
 import asyncpg  # type: ignore[import-untyped]
 import structlog
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
 from app.clock import Clock
+from app.domain.wellformed import storable
 from app.errors import StoreBusy, StoreUnusable
 from app.store.contract import READ_PATIENCE_S, StepUnsettled, StoreClosed, StoreStats
 
 T = TypeVar("T")
 
+DIALECT = "postgresql+asyncpg://"
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 35.0
 """A statement that got no answer by then has lost its connection; the server itself gives up before."""
@@ -52,6 +54,9 @@ _FATAL = ("28", "3D", "42501", "42703", "42P01")
 
 _PASSING = ("08", "25", "40", "53", "55", "57", "58")
 """Of what may pass: connection, failed or read-only transaction, conflict, resources, lock, shutdown, system."""
+
+READ_ONLY = "25006"
+"""To a step: the server is a replica for now. To a query: it tried to write."""
 
 _MARK = (
     "INSERT INTO step_mark (id, token, marked_at) SELECT $1, $2, now() "
@@ -181,7 +186,7 @@ class PostgresStore:
                 async with self._reading, self._read_engine.connect() as connection:
                     return await connection.run_sync(query)
             except Exception as problem:
-                if not _passes(problem):
+                if not _passes(problem) or _state(problem) == READ_ONLY:
                     raise
                 if self._hopeless.is_set() or (until_s is not None and self._steady_s() >= until_s):
                     raise StoreBusy("The database does not answer; ask again.") from problem
@@ -402,22 +407,33 @@ def _connect_args(url: str) -> dict[str, Any]:
 
 def engine(url: str) -> AsyncEngine:
     """An engine without a pool over `connector`."""
-    return create_async_engine(
-        "postgresql+asyncpg://",
-        connect_args=_connect_args(url),
-        poolclass=NullPool,
-    )
+    made = create_async_engine(DIALECT, connect_args=_connect_args(url), poolclass=NullPool)
+    event.listen(made.sync_engine, "before_cursor_execute", _without_nul, retval=True)
+    return made
 
 
 def _read_engine(url: str, size: int) -> AsyncEngine:
     """Each transaction of it is read only and sees one instant."""
-    return create_async_engine(
-        "postgresql+asyncpg://",
-        connect_args=_connect_args(url),
-        poolclass=AsyncAdaptedQueuePool,
-        pool_size=size,
-        max_overflow=0,
-    ).execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    made = create_async_engine(
+        DIALECT, connect_args=_connect_args(url), poolclass=AsyncAdaptedQueuePool, pool_size=size, max_overflow=0
+    )
+    event.listen(made.sync_engine, "before_cursor_execute", _without_nul, retval=True)
+    return made.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def _without_nul(
+    _conn: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool
+) -> tuple[str, Any]:
+    """No text of PostgreSQL holds NUL. What is kept has none by then; what is looked for is found nowhere."""
+    if many:
+        return statement, [_plain(row) for row in parameters]
+    return statement, _plain(parameters)
+
+
+def _plain(values: Any) -> Any:
+    if not any(isinstance(value, str) and "\0" in value for value in values):
+        return values
+    return tuple(storable(value) if isinstance(value, str) else value for value in values)
 
 
 def _state(problem: BaseException) -> str:

@@ -56,7 +56,7 @@ def check_at_rest(service: Database, *, accepted: Iterable[str] = (), folded: bo
 
 
 def _one_running(rows: Rows) -> Iterator[str]:
-    query = "SELECT session_id, count(*) AS n FROM run WHERE status = 'running' GROUP BY session_id HAVING n > 1"
+    query = "SELECT session_id, count(*) AS n FROM run WHERE status = 'running' GROUP BY session_id HAVING count(*) > 1"
     for row in rows(query):
         yield f"INV-1: session {row['session_id']} has {row['n']} runs running"
 
@@ -65,7 +65,7 @@ def _one_terminal_event(rows: Rows) -> Iterator[str]:
     query = f"""
         SELECT run.id, run.status, run.status NOT IN {_OPEN} AS ended, count(ended.seq) AS terminals,
                max(ended.seq) AS at, (SELECT max(seq) FROM run_event WHERE run_id = run.id) AS last
-        FROM run LEFT JOIN run_event AS ended ON ended.run_id = run.id AND ended.terminal
+        FROM run LEFT JOIN run_event AS ended ON ended.run_id = run.id AND ended.terminal = 1
         GROUP BY run.id
     """
     for row in rows(query):
@@ -264,7 +264,7 @@ def _nothing_begins_after_an_abort(rows: Rows) -> Iterator[str]:
 def _abort_decides(rows: Rows) -> Iterator[str]:
     query = f"""
         SELECT * FROM run WHERE abort_at IS NOT NULL AND status NOT IN {_OPEN}
-        AND (status != 'cancelled' OR outcome IS NOT abort_code)
+        AND (status != 'cancelled' OR outcome IS DISTINCT FROM abort_code)
     """
     for row in rows(query):
         yield f"INV-14: run {row['id']} was aborted as {row['abort_code']}, but is {row['status']} {row['outcome']}"
@@ -273,18 +273,21 @@ def _abort_decides(rows: Rows) -> Iterator[str]:
 def _keys_and_inputs(rows: Rows) -> Iterator[str]:
     for row in rows("SELECT key, run_id FROM idem WHERE run_id NOT IN (SELECT id FROM run) OR answer = ''"):
         yield f"INV-15: key {row['key']} stands for {row['run_id']}, which is no run or has no answer"
-    for row in rows("SELECT run_id, count(*) AS n FROM idem WHERE run_id NOT NULL GROUP BY run_id HAVING n > 1"):
+    for row in rows(
+        "SELECT run_id, count(*) AS n FROM idem WHERE run_id IS NOT NULL GROUP BY run_id HAVING count(*) > 1"
+    ):
         yield f"INV-15: {row['n']} keys stand for run {row['run_id']}"
     query = """
         SELECT run.id, count(run_event.seq) AS n FROM run LEFT JOIN run_event ON run_event.run_id = run.id
-        AND stream = 'lifecycle' AND json_extract(payload, '$.phase') = 'queued'
-        WHERE seq_first = 1 GROUP BY run.id HAVING n != 1
+        AND stream = 'lifecycle' AND payload LIKE '%"phase":"queued"%'
+        WHERE seq_first = 1 GROUP BY run.id HAVING count(run_event.seq) != 1
     """
     for row in rows(query):
         yield f"INV-15: run {row['id']} has {row['n']} queued events"
     query = """
-        SELECT run_id, count(*) AS n, min(attempt) AS a FROM transcript WHERE role = 'user' AND run_id NOT NULL
-        AND run_id NOT IN (SELECT merged_into FROM run WHERE merged_into NOT NULL) GROUP BY run_id HAVING n > 1
+        SELECT run_id, count(*) AS n FROM transcript WHERE role = 'user' AND run_id IS NOT NULL
+        AND run_id NOT IN (SELECT merged_into FROM run WHERE merged_into IS NOT NULL)
+        GROUP BY run_id HAVING count(*) > 1
     """
     for row in rows(query):
         yield f"INV-15: the input of run {row['run_id']} stands {row['n']} times in the transcript"
@@ -304,7 +307,7 @@ def _one_outcome(rows: Rows) -> Iterator[str]:
                (SELECT count(*) FROM audit WHERE run_id = run.id AND action = 'run.end') AS ends,
                (SELECT count(*) FROM audit WHERE run_id = run.id AND action = 'run.start') AS starts
         FROM run JOIN run_text ON run_text.run_id = run.id
-        JOIN run_event AS ended ON ended.run_id = run.id AND ended.terminal
+        JOIN run_event AS ended ON ended.run_id = run.id AND ended.terminal = 1
         LEFT JOIN audit ON audit.run_id = run.id AND action = 'run.end'
         WHERE run.status NOT IN {_OPEN}
     """
@@ -334,7 +337,7 @@ def _accepted_runs(rows: Rows, accepted: Iterable[str]) -> Iterator[str]:
 
 
 def _capacity(rows: Rows, capacity: int) -> Iterator[str]:
-    query = "SELECT lane_name, count(*) AS n FROM run WHERE status = 'running' GROUP BY lane_name HAVING n > ?"
+    query = "SELECT lane_name, count(*) AS n FROM run WHERE status = 'running' GROUP BY lane_name HAVING count(*) > ?"
     for row in rows(query, capacity):
         yield f"INV-18: {row['n']} runs are running in lane {row['lane_name']} of {capacity}"
 

@@ -1,6 +1,6 @@
 """A PostgreSQL server of the test's own: programs from the wheel, data in a temporary folder, one Unix socket.
 
-`LANEWAY_TEST_POSTGRES_BIN` names the folder of other programs (`initdb`, `postgres`) to use in place of the wheel's.
+`TEST_POSTGRES_BIN` names the folder of other programs (`initdb`, `postgres`) to use in place of the wheel's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +26,7 @@ import psycopg
 
 from app.store.postgres_begin import open_database
 
-BIN_VARIABLE = "LANEWAY_TEST_POSTGRES_BIN"
+BIN_VARIABLE = "TEST_POSTGRES_BIN"
 USER = "laneway"
 START_WITHIN_S = 60.0
 UNPRIVILEGED = "nobody"
@@ -124,7 +126,12 @@ class PostgresServer:
 
     def admin(self, sql: str) -> list[Any]:
         """One statement outside of the databases of tests."""
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+        return self.run(self.url("postgres"), sql)
+
+    @staticmethod
+    def run(url: str, sql: str) -> list[Any]:
+        """One statement in a database, committed."""
+        with psycopg.connect(url, autocommit=True) as connection:
             cursor = connection.execute(sql)
             return cursor.fetchall() if cursor.description else []
 
@@ -136,7 +143,7 @@ class PostgresServer:
             return self.url(name)
         if not self._template:
             self.admin("CREATE DATABASE laneway_template")
-            open_database(self.url("laneway_template"), migrate=True)
+            _apart(partial(open_database, self.url("laneway_template"), migrate=True))
             self._template = "laneway_template"
         self.admin(f"CREATE DATABASE {name} TEMPLATE {self._template}")
         return self.url(name)
@@ -173,6 +180,12 @@ class PostgresServer:
         copied = self._root / "programs"
         shutil.copytree(folder.parent, copied)
         return copied / folder.name
+
+
+def _apart(work: Callable[[], Any]) -> None:
+    """In a thread of its own: a loop may run in this one."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(work).result()
 
 
 def _environ(folder: Path) -> dict[str, str]:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tests.kit.client import Client
+from tests.kit.database import FILE, Database, Rows, SqliteDatabase
 from tests.kit.environment import clean_environ, variable, written
 from tests.kit.model_server import ModelServer
 from tests.kit.probe import LOG_VARIABLE, Line, read_log
 from tests.kit.process import Process, StartFailed
 
 ROOT = Path(__file__).parents[2]
-DATABASE = "laneway.db"
+DATABASE = FILE
 READY_WITHIN_S = 30.0
 
 
@@ -41,8 +41,10 @@ class Service(Client):
         faults: str = "",
         arguments: Sequence[str] = (),
         ready_within_s: float = READY_WITHIN_S,
+        store: Database | None = None,
     ) -> None:
         super().__init__()
+        self.store: Database = store or SqliteDatabase(state_dir / FILE)
         self.state_dir = state_dir
         self.model = model
         self.settings: dict[str, Any] = {
@@ -151,23 +153,18 @@ class Service(Client):
 
     @property
     def database(self) -> Path:
-        return self.state_dir / DATABASE
+        """The file, for tests that are about SQLite."""
+        assert isinstance(self.store, SqliteDatabase), "this test is not marked `sqlite`"
+        return self.store.path
 
     def query(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         """Rows of one read-only query; also while the service runs or is dead."""
         with self.reading() as rows:
             return rows(sql, *values)
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    def reading(self) -> contextlib.AbstractContextManager[Rows]:
         """A query function on one snapshot of the database, in a connection of its own."""
-        connection = sqlite3.connect(f"{self.database.as_uri()}?mode=ro", uri=True, timeout=10, isolation_level=None)
-        try:
-            connection.row_factory = sqlite3.Row
-            connection.execute("BEGIN")
-            yield lambda sql, *values: [dict(row) for row in connection.execute(sql, values)]
-        finally:
-            connection.close()
+        return self.store.reading()
 
     def _spawn(self, faults: str | None) -> Process:
         assert not self.alive, "the service is running already"
@@ -185,7 +182,7 @@ class Service(Client):
     def _environ(self) -> dict[str, str]:
         return {
             **clean_environ(os.environ),
-            **{variable(key): written(value) for key, value in self.settings.items()},
+            **{variable(key): written(value) for key, value in {**self.store.settings, **self.settings}.items()},
             **self.environ,
             "LANEWAY_STATE_DIR": str(self.state_dir),
         }
@@ -219,8 +216,10 @@ class ProbeService(Service):
 class ServiceFactory:
     """Makes services below one folder, all on one model unless another is given, and ends them all."""
 
-    def __init__(self, folder: Path, model: ModelServer) -> None:
+    def __init__(self, folder: Path, model: ModelServer, make_store: Callable[[], Database] | None = None) -> None:
+        """`make_store` gives a database of its own to each service; without, it is a file in its state directory."""
         self._folder = folder
+        self._make_store = make_store
         self._model = model
         self.made: list[Service] = []
 
@@ -234,8 +233,11 @@ class ServiceFactory:
         model: ModelServer | None = None,
         state_dir: Path | None = None,
         probes: bool = False,
+        store: Database | None = None,
     ) -> Service:
         """A service that is not started yet: `async with` it, `await it.up()`, or `it.start()`.
+
+        Two on one `store` or `state_dir` share it.
 
         With `probes` it has the tools of `kit.probe` too, whose log is `probe_log`.
         """
@@ -246,6 +248,7 @@ class ServiceFactory:
             environ=environ,
             faults=faults,
             arguments=arguments,
+            store=store or (self._make_store() if self._make_store else None),
         )
         self.made.append(made)
         return made
@@ -255,6 +258,7 @@ class ServiceFactory:
         for one in self.made:
             await one.close_clients()
             one.end()
+            one.store.drop()
 
 
 __all__ = ["ProbeService", "Service", "ServiceFactory", "StartFailed"]

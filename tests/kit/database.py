@@ -1,0 +1,119 @@
+"""The database of a service under test, as a test looks into it: beside the service, on one snapshot, never writing."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import psycopg
+from psycopg.rows import dict_row
+
+from tests.kit.postgres import PostgresServer
+
+StoreKind = Literal["sqlite", "postgresql"]
+KINDS: tuple[StoreKind, ...] = ("sqlite", "postgresql")
+FILE = "laneway.db"
+
+Rows = Callable[..., list[dict[str, Any]]]
+
+
+class Database(Protocol):
+    """`settings` are what the service needs to find it."""
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+    def reading(self) -> contextlib.AbstractContextManager[Rows]:
+        """A query function on one snapshot. Its SQL is what both dialects take, with `?` for values."""
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Somebody else's transaction holds up every step inside the block."""
+
+    def check_free(self) -> None:
+        """Nobody has a transaction open."""
+
+    def drop(self) -> None:
+        """Nothing of it is needed any more."""
+
+
+class SqliteDatabase:
+    """The file in a state directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Rows]:
+        connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=10, isolation_level=None)
+        try:
+            connection.row_factory = sqlite3.Row
+            connection.execute("BEGIN")
+            yield lambda sql, *values: [dict(row) for row in connection.execute(sql, values)]
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        with contextlib.closing(sqlite3.connect(self.path, isolation_level=None, timeout=10)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+
+    def check_free(self) -> None:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=5, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        assert busy == 0, "a reader holds the log"
+
+    def drop(self) -> None:
+        """It goes with its folder."""
+
+
+class PostgresDatabase:
+    """One database of a server."""
+
+    def __init__(self, server: PostgresServer, *, empty: bool = False) -> None:
+        self.server = server
+        self.url = server.database(empty=empty)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"store.url": self.url}
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Rows]:
+        with psycopg.connect(self.url, row_factory=dict_row) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+
+            def rows(sql: str, *values: Any) -> list[dict[str, Any]]:
+                written = sql.replace("%", "%%").replace("?", "%s") if values else sql
+                return connection.execute(written, values or None).fetchall()
+
+            yield rows
+
+    @contextlib.contextmanager
+    def locked(self, tables: str = "session, run") -> Iterator[None]:
+        with psycopg.connect(self.url) as other:
+            other.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")
+            yield
+            other.rollback()
+
+    def check_free(self) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            busy = connection.execute(
+                "SELECT state, query FROM pg_stat_activity WHERE datname = current_database() "
+                "AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+            ).fetchall()
+        assert not busy, busy
+
+    def drop(self) -> None:
+        self.server.drop(self.url)
