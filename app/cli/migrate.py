@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.logs import configure_logging
 from app.settings import EMBEDDED, Settings, load
 from app.store.files import StateLock, database_path, prepare_state_dir
 from app.store.migrate import migrate_sqlite, revisions
@@ -27,6 +28,7 @@ def migrate(
     state_dir: Annotated[Path | None, typer.Option(help="Where everything durable lives.")] = None,
 ) -> None:
     """Bring the database up to this version. `laneway serve` does it for SQLite, and with --migrate for PostgreSQL."""
+    configure_logging()
     settings = load(config, os.environ, {"state_dir": state_dir}).settings
     prepare_state_dir(settings.state_dir)
     lock = StateLock(settings.state_dir)

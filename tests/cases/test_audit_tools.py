@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import Counter
 
 import orjson
@@ -20,8 +19,8 @@ MARK = "m4rk3r"
 
 def everywhere(one: Service, tables: tuple[str, ...]) -> str:
     """All that stands in some tables, as text."""
-    with sqlite3.connect(f"{one.database.as_uri()}?mode=ro", uri=True) as raw:
-        return "\n".join(str(row) for table in tables for row in raw.execute(f"SELECT * FROM {table}"))
+    with one.reading() as rows:
+        return "\n".join(str(row) for table in tables for row in rows(f"SELECT * FROM {table}"))
 
 
 async def test_nothing_of_the_content_stands_in_the_ledger(service: ServiceFactory, model: ModelServer) -> None:

@@ -122,6 +122,7 @@ async def stopped(service: ServiceFactory) -> Service:
     return one
 
 
+@pytest.mark.sqlite
 async def test_a_database_that_cannot_be_written_is_told_so(stopped: Service) -> None:
     """The file, its folder, the lock, or the place where the folder should be."""
     user, state = _as_a_user(), stopped.state_dir

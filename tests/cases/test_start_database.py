@@ -15,6 +15,8 @@ from tests.kit.rules import check_case
 from tests.kit.service import DATABASE, Service, ServiceFactory
 from tests.kit.starting import check_refused, start
 
+pytestmark = pytest.mark.sqlite
+
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> bytes:
@@ -138,22 +140,3 @@ async def test_a_database_that_breaks_under_way_ends_the_process_with_one_line(
         assert one.process is not None and "Traceback" not in one.process.output, one.process.output[-3000:]
         lines = [line for line in one.process.output.splitlines() if not line.startswith("{")]
         assert lines[-1].startswith("laneway: ") and str(one.database) in lines[-1], lines
-
-
-async def test_a_database_that_another_process_locks_under_way_is_waited_for(service: ServiceFactory) -> None:
-    """Posts are refused as busy meanwhile, reads go on; once it is free everything does."""
-    async with service({"limits.accept_wait_ms": 300}) as one:
-        first = await one.run("x", "locked")
-        await one.ended(first)
-        with _locked(one.database):
-            refused = await one.post("y", "locked", "locked-1")
-            assert (refused.status, refused.code) == (503, "store-busy"), refused
-            assert (await one.record(first))["status"] == "succeeded"
-            assert (await one.request("GET", "/healthz")).status == 200
-        answer = await one.post("y", "locked", "locked-1")
-        assert answer.status == 202
-        if "runId" in refused.body:
-            assert answer.run_id in (refused.body["runId"], *[run["runId"] for run in await one.runs()])
-        await check_case(one, [first, answer.run_id], sessions=["locked"])
-        assert len(await one.runs(sessionKey="locked")) == 3
-        assert "Traceback" not in one.log

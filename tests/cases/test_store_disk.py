@@ -16,6 +16,8 @@ from tests.kit.problems import check_problem
 from tests.kit.rules import check_case, reply_texts
 from tests.kit.service import Service, ServiceFactory
 
+pytestmark = pytest.mark.sqlite
+
 SETTINGS = {"limits.accept_wait_ms": 500, "server.drain_seconds": 0.2, "tools.abort_drain_ms": 100}
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import sqlite3
 
 import pytest
 
@@ -20,16 +18,6 @@ from tests.kit.service import Service, ServiceFactory
 RUNS = f"{API}/runs"
 READERS = 5
 """Threads that read, `store.pool_size`, each with a connection of three files: made when first needed."""
-
-
-def _check_nothing_open(one: Service) -> None:
-    """Another process may write at once and empty the log, so no transaction is open here."""
-    connection = sqlite3.connect(one.database, timeout=5, isolation_level=None)
-    with contextlib.closing(connection):
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("ROLLBACK")
-        busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    assert busy == 0, "a reader holds the log"
 
 
 def _check_log(one: Service) -> None:
@@ -68,7 +56,7 @@ async def _load(one: Service, sessions: int, runs: int) -> None:
     await check_case(one, run_ids[:: max(1, len(run_ids) // 20)], sessions=["load-0"])
     check_at_rest(one, accepted=run_ids)
     _check_log(one)
-    _check_nothing_open(one)
+    one.store.check_free()
     await one.restart(hard=True)
     check_at_rest(one, accepted=run_ids)
     await check_case(one, run_ids[:3], sessions=["load-0"])
@@ -131,7 +119,7 @@ async def _aborts_and_leavers(one: Service, count: int) -> None:
     check_at_rest(one, accepted=run_ids)
     await check_case(one, run_ids[:10], sessions=["cut-0", "gone-0", "before"])
     await until_quiet(one, store_active_reads=0)
-    _check_nothing_open(one)
+    one.store.check_free()
     after = level(one)
     assert after.threads <= before.threads + 5 + READERS, f"threads: {before} {after}"
     assert after.files <= before.files + 5 + 3 * READERS, f"file handles: {before} {after}"
@@ -151,3 +139,22 @@ async def test_five_hundred_aborts_and_leavers_give_everything_back(service: Ser
     """STORE-02, whole"""
     async with service({"store.pool_size": 5}) as one:
         await _aborts_and_leavers(one, 500)
+
+
+async def test_a_database_that_another_process_locks_under_way_is_waited_for(service: ServiceFactory) -> None:
+    """Posts are refused as busy meanwhile, reads go on; once it is free everything does."""
+    async with service({"limits.accept_wait_ms": 300}) as one:
+        first = await one.run("x", "locked")
+        await one.ended(first)
+        with one.store.locked():
+            refused = await one.post("y", "locked", "locked-1")
+            assert (refused.status, refused.code) == (503, "store-busy"), refused
+            assert (await one.record(first))["status"] == "succeeded"
+            assert (await one.request("GET", "/healthz")).status == 200
+        answer = await one.post("y", "locked", "locked-1")
+        assert answer.status == 202
+        if "runId" in refused.body:
+            assert answer.run_id in (refused.body["runId"], *[run["runId"] for run in await one.runs()])
+        await check_case(one, [first, answer.run_id], sessions=["locked"])
+        assert len(await one.runs(sessionKey="locked")) == 3
+        assert "Traceback" not in one.log

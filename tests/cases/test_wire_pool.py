@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-import psutil
 import pytest
 
 from tests.kit.client import API
@@ -19,11 +18,6 @@ ANSWER_S = 2.5
 """Five times the half second of the case, for a machine that others use too."""
 
 
-def _database_handles(one: Service) -> int:
-    name = str(one.database)
-    return sum(opened.path.startswith(name) for opened in psutil.Process(one.pid).open_files())
-
-
 async def _many_streams(one: Service, pool: int, streams: int) -> None:
     one.model.on("hold-the-pool", [text("before "), hold("pool"), text("after"), finish(), done()])
     run_ids = [await one.run(f"hold-the-pool {number}", f"pool-{number}") for number in range(5)]
@@ -32,7 +26,7 @@ async def _many_streams(one: Service, pool: int, streams: int) -> None:
         await stream.until(lambda event: event.payload.get("delta") == "before ", 30)
     seen = await until_quiet(one, open_streams=streams, runs_executing=5, store_active_reads=0)
     assert seen["store_pool_size"] == pool
-    handles = _database_handles(one)
+    handles = one.store.handles(one.pid)
 
     async def calls(number: int) -> float:
         begun = time.monotonic()
@@ -48,7 +42,8 @@ async def _many_streams(one: Service, pool: int, streams: int) -> None:
     for _ in range(3):
         assert max(await asyncio.gather(*(calls(number) for number in range(10)))) < ANSWER_S
     assert (await gauges(one))["open_streams"] == streams
-    assert _database_handles(one) <= max(handles, 2 * (pool + 2)), "handles of the database grew with the streams"
+    bound = max(handles, 2 * (pool + 2))
+    assert one.store.handles(one.pid) <= bound, "handles of the database grew with the streams"
     one.model.release("pool")
     for events in await asyncio.gather(*(stream.collect_until_done() for stream in opened)):
         assert check_stream(events).texts == ["before after"]

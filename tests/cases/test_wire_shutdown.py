@@ -58,8 +58,7 @@ async def _open_idle(one: Service, count: int) -> tuple[list[str], list[Stream]]
 def _check_cleaned_up(one: Service, run_ids: list[str], status: str = "recovering") -> None:
     """The database was closed, the runs handed over, the worker signed off."""
     assert "Traceback" not in one.log, one.log[-4000:]
-    wal = one.database.with_name(one.database.name + "-wal")
-    assert not wal.exists() or wal.stat().st_size == 0, "the log of the database was left behind"
+    one.store.check_closed()
     assert {row["status"] for row in one.query("SELECT status FROM run")} == {status}
     assert one.query("SELECT * FROM worker WHERE dead_at IS NULL") == []
     assert one.query("SELECT count(*) AS n FROM run")[0]["n"] == len(run_ids)

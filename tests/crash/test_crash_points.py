@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -88,24 +84,13 @@ async def test_a_kill_with_the_reserve_of_numbers_nearly_used_up(service: Servic
     load = Load(one)
     load.start(sessions=1)
     await model.until(lambda: model.in_flight.total() > 0, "a model request")
-    with holding(one.database):
+    with one.store.locked():
         assert await one.until_exit() == KILLED
     await one.up()
     await load.finish()
     await load.check()
     jumps = [event.data["notKept"] for item in load.inputs for event in item.events if "notKept" in (event.data or {})]
     assert jumps, "no jump was named"
-
-
-@contextmanager
-def holding(database: Path) -> Iterator[None]:
-    """Somebody else holds the database's write lock."""
-    raw = sqlite3.connect(database, isolation_level=None, timeout=10)
-    raw.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        raw.close()
 
 
 async def test_a_kill_right_after_runs_were_handed_over(service: ServiceFactory, model: ModelServer) -> None:

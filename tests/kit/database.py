@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import psutil
 import psycopg
 from psycopg.rows import dict_row
 
@@ -34,6 +36,12 @@ class Database(Protocol):
 
     def check_free(self) -> None:
         """Nobody has a transaction open."""
+
+    def handles(self, pid: int) -> int:
+        """Open files or connections that a process has of it."""
+
+    def check_closed(self) -> None:
+        """The service has gone in order and has left nothing open."""
 
     def drop(self) -> None:
         """Nothing of it is needed any more."""
@@ -72,6 +80,13 @@ class SqliteDatabase:
             connection.execute("ROLLBACK")
             busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         assert busy == 0, "a reader holds the log"
+
+    def handles(self, pid: int) -> int:
+        return sum(opened.path.startswith(str(self.path)) for opened in psutil.Process(pid).open_files())
+
+    def check_closed(self) -> None:
+        wal = self.path.with_name(self.path.name + "-wal")
+        assert not wal.exists() or wal.stat().st_size == 0, "the log of the database was left behind"
 
     def drop(self) -> None:
         """It goes with its folder."""
@@ -114,6 +129,17 @@ class PostgresDatabase:
                 "AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
             ).fetchall()
         assert not busy, busy
+
+    def handles(self, pid: int) -> int:
+        name = self.url.partition("@/")[2].partition("?")[0]
+        query = f"SELECT pid FROM pg_stat_activity WHERE datname = '{name}' AND application_name = 'laneway'"
+        return len(self.server.admin(query))
+
+    def check_closed(self) -> None:
+        until_s = time.monotonic() + 10
+        while self.handles(0):
+            assert time.monotonic() < until_s, "connections were left behind"
+            time.sleep(0.01)  # the server's side of a closed connection ends a moment later
 
     def drop(self) -> None:
         self.server.drop(self.url)

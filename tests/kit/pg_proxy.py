@@ -90,3 +90,4 @@ async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -
         while data := await source.read(65536):
             target.write(data)
             await target.drain()
+        target.close()
