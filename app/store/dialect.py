@@ -22,7 +22,7 @@ def insert_new(conn: Connection, table: Table) -> Any:
 @cache
 def _insert_new(dialect: str, table: Table) -> Any:
     insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    return insert(table).on_conflict_do_nothing()
+    return insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
 def holds(conn: Connection, column: Column[str], part: str) -> ColumnElement[bool]:

@@ -5,14 +5,21 @@ The real steps run on a real database; processes, wakes and time are the test's.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
 
 from app.errors import QueueFull, SessionBusy, SessionNotFound
 from app.store.contract import AbortRequested
+from tests.kit.database import PostgresDatabase
 from tests.kit.invariants import check_invariants
+from tests.kit.postgres import PostgresServer
 from tests.simulation.world import CAP, Executing, World
 
 SESSIONS = ("a", "b", "c", "d")
@@ -23,15 +30,18 @@ picks = st.integers(min_value=0, max_value=10_000)
 class LaneProtocol(RuleBasedStateMachine):
     """Rules pick what happens next; `picks` choose among what is there."""
 
+    database: ClassVar[Engine | None] = None
+
     @initialize()
     def begin(self) -> None:
-        self.world = World()
+        self.world = World(database=self.database)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
-            self.settle_everything()
-            self.world.connection.close()
-            self.world.engine.dispose()
+            try:
+                self.settle_everything()
+            finally:
+                self.world.close()
 
     # clients
 
@@ -193,6 +203,27 @@ TestLaneProtocol.settings = settings(
 
 class LongerLaneProtocol(LaneProtocol):
     """The same for longer, in the drill."""
+
+
+@pytest.fixture(scope="class")
+def a_postgresql_database(_postgres: Callable[[], PostgresServer]) -> Iterator[None]:
+    made = PostgresDatabase(_postgres())
+    PostgresLaneProtocol.database = create_engine(
+        made.url.replace("postgresql:", "postgresql+psycopg:", 1), poolclass=NullPool
+    )
+    yield
+    PostgresLaneProtocol.database.dispose()
+    made.drop()
+
+
+class PostgresLaneProtocol(LaneProtocol):
+    """The same steps on the other dialect."""
+
+
+TestPostgresLaneProtocol = pytest.mark.usefixtures("a_postgresql_database")(PostgresLaneProtocol.TestCase)
+TestPostgresLaneProtocol.settings = settings(
+    max_examples=15, stateful_step_count=60, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck)
+)
 
 
 TestLongerLaneProtocol = pytest.mark.timeout(900)(pytest.mark.drill(LongerLaneProtocol.TestCase))

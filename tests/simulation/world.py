@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import StaticPool
 
 from app.domain.capacity import Capacity
@@ -31,6 +31,8 @@ from app.store.transaction.attempt import Claim, Entry, keep_deltas, open_model
 from app.store.transaction.lane import Left, Taken, Taker, adopt_and_take
 from app.store.transaction.settle import Settlement, let_go, settle
 from app.store.transaction.wake import Wake
+from app.store.transaction.worker import Incarnation, register_worker
+from tests.kit.database import Rows
 
 R = TypeVar("R")
 
@@ -47,6 +49,82 @@ def _empty_database() -> bytes:
     with engine.connect() as connection:
         raw: Any = connection.connection.driver_connection
         return bytes(raw.serialize())
+
+
+class Base(Protocol):
+    """The database of a world."""
+
+    def step(self, work: Callable[[Connection], R]) -> R:
+        """One transaction, whole or not at all."""
+
+    def reading(self) -> contextlib.AbstractContextManager[Rows]:
+        """For the checks of the kit."""
+
+    def close(self) -> None: ...
+
+
+class InMemory:
+    """SQLite."""
+
+    def __init__(self) -> None:
+        self._engine = create_engine(
+            "sqlite+pysqlite://",
+            isolation_level="AUTOCOMMIT",
+            poolclass=StaticPool,
+            connect_args={"check_same_thread": False},
+        )
+        self._connection: Connection = self._engine.connect()
+        self._raw: sqlite3.Connection = self._connection.connection.driver_connection  # type: ignore[assignment]
+        self._raw.deserialize(_empty_database())
+
+    def step(self, work: Callable[[Connection], R]) -> R:
+        self._raw.execute("BEGIN IMMEDIATE")
+        try:
+            value = work(self._connection)
+        except BaseException:
+            self._raw.execute("ROLLBACK")
+            raise
+        self._raw.execute("COMMIT")
+        return value
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Rows]:
+        def rows(sql: str, *values: Any) -> list[dict[str, Any]]:
+            found = self._raw.execute(sql, values)
+            names = [column[0] for column in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found]
+
+        yield rows
+
+    def close(self) -> None:
+        self._connection.close()
+        self._engine.dispose()
+
+
+class Emptied:
+    """PostgreSQL."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._connection = engine.connect()
+        with self._connection.begin():
+            tables = ", ".join(name for name in t.metadata.tables if name != "slot")
+            self._connection.exec_driver_sql(f"TRUNCATE {tables}")
+
+    def step(self, work: Callable[[Connection], R]) -> R:
+        with self._connection.begin():
+            return work(self._connection)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Rows]:
+        def rows(sql: str, *values: Any) -> list[dict[str, Any]]:
+            written = sql.replace("%", "%%").replace("?", "%s")
+            return [dict(row) for row in self._connection.exec_driver_sql(written, values).mappings()]
+
+        with self._connection.begin():
+            yield rows
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 class Numbers:
@@ -87,39 +165,15 @@ class World:
     accepted: list[str] = field(default_factory=list)
     promised_aborts: set[str] = field(default_factory=set)
 
+    database: Engine | None = None
+    """A PostgreSQL database with our tables, to be emptied; without, a new one of SQLite in memory."""
+
     def __post_init__(self) -> None:
-        self.engine = create_engine(
-            "sqlite+pysqlite://",
-            isolation_level="AUTOCOMMIT",
-            poolclass=StaticPool,
-            connect_args={"check_same_thread": False},
-        )
-        self.connection: Connection = self.engine.connect()
-        self.raw: sqlite3.Connection = self.connection.connection.driver_connection  # type: ignore[assignment]
-        self.raw.deserialize(_empty_database())
+        self._base: Base = InMemory() if self.database is None else Emptied(self.database)
+        self.step = self._base.step
+        self.reading = self._base.reading
+        self.close = self._base.close
         self._register()
-
-    def step(self, work: Callable[[Connection], R]) -> R:
-        """One transaction, whole or not at all."""
-        self.raw.execute("BEGIN IMMEDIATE")
-        try:
-            value = work(self.connection)
-        except BaseException:
-            self.raw.execute("ROLLBACK")
-            raise
-        self.raw.execute("COMMIT")
-        return value
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[Callable[..., list[dict[str, Any]]]]:
-        """For the checks of the kit."""
-
-        def rows(sql: str, *values: Any) -> list[dict[str, Any]]:
-            found = self.raw.execute(sql, values)
-            names = [column[0] for column in found.description]
-            return [dict(zip(names, row, strict=True)) for row in found]
-
-        yield rows
 
     def taker(self, *, draining: bool = False) -> Taker:
         return Taker(self.worker, Capacity(CAP), self.now_ms, self.ids, draining)
@@ -293,15 +347,8 @@ class World:
         self.wakes += self.step(lambda conn: sweep.sweep_waiting(conn, self.taker()))
 
     def _register(self) -> None:
-        row = {
-            "id": self.worker,
-            "host": "here",
-            "pid": 1,
-            "boot_id": "",
-            "started_at": self.now_ms,
-            "lease_until": self.now_ms,
-        }
-        self.step(lambda conn: sweep.register_worker(conn, row, 0))
+        me = Incarnation(self.worker, "here", 1, "")
+        self.step(lambda conn: register_worker(conn, me, self.now_ms, lambda _: True, 0))
 
     def _claim(self, one: Executing) -> Claim:
         attempt = one.attempt

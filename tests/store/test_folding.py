@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, create_engine, insert, select, update
+from sqlalchemy import Connection, Engine, create_engine, insert, select, update
 
 from app.domain import event as ev
 from app.domain import folding
@@ -20,7 +24,9 @@ from app.store.queries import events as queries
 from app.store.transaction import fold as folds
 from app.store.transaction.fold import BEGIN, fold, unfolded
 from app.store.transaction.ledger import put_events
+from tests.kit.database import PostgresDatabase, StoreKind
 from tests.kit.invariants import event_of
+from tests.kit.postgres import PostgresServer
 from tests.kit.sse_parser import Event as Told
 from tests.kit.stream_checks import check_stream, joined_messages
 
@@ -80,12 +86,40 @@ def runs(draw: st.DrawFn) -> list[Event]:
     return writing.events
 
 
-def database() -> Iterator[Connection]:
+Make = Callable[[], AbstractContextManager[Connection]]
+
+
+@pytest.fixture(scope="module")
+def bases(_postgres: Callable[[], PostgresServer]) -> Iterator[dict[StoreKind, Make]]:
+    """An empty database of each kind, thrown away behind each use."""
+    with contextlib.ExitStack() as stack:
+
+        @cache
+        def other() -> Engine:
+            made = PostgresDatabase(_postgres())
+            stack.callback(made.drop)
+            engine = create_engine(made.url.replace("postgresql:", "postgresql+psycopg:", 1))
+            stack.callback(engine.dispose)
+            return engine
+
+        yield {"sqlite": _in_memory, "postgresql": lambda: _rolled_back(other())}
+
+
+@contextlib.contextmanager
+def _in_memory() -> Iterator[Connection]:
     engine = create_engine("sqlite://")
     t.metadata.create_all(engine)
     with engine.begin() as conn:
         yield conn
     engine.dispose()
+
+
+@contextlib.contextmanager
+def _rolled_back(engine: Engine) -> Iterator[Connection]:
+    with engine.connect() as conn:
+        conn.exec_driver_sql("SET session_replication_role = replica")  # one run, without its session
+        yield conn
+        conn.rollback()
 
 
 def stored(conn: Connection, events: list[Event]) -> None:
@@ -142,14 +176,16 @@ def fold_all(conn: Connection, steps: int = 10_000, bytes_max: int = 60_000) -> 
 @given(
     events=runs(), steps=st.integers(0, 12), bytes_max=st.sampled_from([30, 60, 60_000]), page=st.sampled_from([3, 500])
 )
-@settings(max_examples=120, deadline=None)
-def test_every_cursor_goes_on_to_the_same_whole(events: list[Event], steps: int, bytes_max: int, page: int) -> None:
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_cursor_goes_on_to_the_same_whole(  # noqa: PLR0913
+    bases: dict[StoreKind, Make], store_kind: StoreKind, events: list[Event], steps: int, bytes_max: int, page: int
+) -> None:
     """INV-10, before, in the middle of and after folding, by text and offset."""
     whole = held([_told(event) for event in events])
     folds.PAGE_ROWS, kept = page, folds.PAGE_ROWS
     folds._page = folds._page.limit(page)
     try:
-        for conn in database():
+        with bases[store_kind]() as conn:
             stored(conn, events)
             for count in (steps, 10_000):
                 fold_all(conn, count, bytes_max)
@@ -163,14 +199,16 @@ def test_every_cursor_goes_on_to_the_same_whole(events: list[Event], steps: int,
         folds._page = folds._page.limit(kept)
 
 
-def test_an_ended_answer_is_one_row_and_folding_again_changes_nothing() -> None:
+def test_an_ended_answer_is_one_row_and_folding_again_changes_nothing(
+    bases: dict[StoreKind, Make], store_kind: StoreKind
+) -> None:
     writing = Writing()
     writing.put("lifecycle", b'{"phase":"queued"}')
     for number in range(2_500):
         writing.delta("assistant", f"{number} ")
     writing.close("end", {"assistant": "".join(f"{n} " for n in range(2_500)), "thinking": ""})
     writing.put("lifecycle", b'{"phase":"end"}', terminal=True)
-    for conn in database():
+    with bases[store_kind]() as conn:
         stored(conn, writing.events)
         assert unfolded(conn, 9, 10) == [RUN] and unfolded(conn, 8, 10) == []
         fold_all(conn)
@@ -184,7 +222,9 @@ def test_an_ended_answer_is_one_row_and_folding_again_changes_nothing() -> None:
         assert middle[0].payload["delta"].startswith("999 ") and middle[0].data["firstSeq"] == 1_001
 
 
-def test_what_a_reset_took_back_keeps_its_numbers_and_no_text() -> None:
+def test_what_a_reset_took_back_keeps_its_numbers_and_no_text(
+    bases: dict[StoreKind, Make], store_kind: StoreKind
+) -> None:
     writing = Writing()
     for text in ("secret ", "words ", "taken back"):
         writing.delta("assistant", text)
@@ -192,7 +232,7 @@ def test_what_a_reset_took_back_keeps_its_numbers_and_no_text() -> None:
     writing.delta("assistant", "!")
     writing.close("reset", {})
     writing.put("lifecycle", b'{"phase":"end"}', terminal=True)
-    for conn in database():
+    with bases[store_kind]() as conn:
         stored(conn, writing.events)
         fold_all(conn)
         rows = conn.execute(select(t.run_event).order_by(t.run_event.c.seq)).mappings().all()
@@ -202,13 +242,13 @@ def test_what_a_reset_took_back_keeps_its_numbers_and_no_text() -> None:
         assert "secret" not in str(rows)
 
 
-def test_joined_rows_stay_below_the_limit_of_an_event() -> None:
+def test_joined_rows_stay_below_the_limit_of_an_event(bases: dict[StoreKind, Make], store_kind: StoreKind) -> None:
     writing = Writing()
     for _ in range(300):
         writing.delta("assistant", "\x01" * 100)  # six bytes each in JSON
     writing.close("end", {"assistant": "\x01" * 30_000, "thinking": ""})
     writing.put("lifecycle", b'{"phase":"end"}', terminal=True)
-    for conn in database():
+    with bases[store_kind]() as conn:
         stored(conn, writing.events)
         fold_all(conn, bytes_max=20_000)
         sizes = [len(row.payload) for row in conn.execute(select(t.run_event)) if '"delta"' in row.payload]

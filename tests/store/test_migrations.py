@@ -1,20 +1,27 @@
-"""The one tree of migrations: up and down on SQLite, written for both dialects, equal to the tables of the code."""
+"""The one tree of migrations: up, down and up again on both dialects, equal to the tables of the code."""
 
 from __future__ import annotations
 
+import asyncio
 import io
+import re
 import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 
 from app.errors import StoreUnusable
 from app.store.migrate import alembic_config, migrate_sqlite, revisions
+from app.store.postgres import engine
+from app.store.postgres_begin import open_database, run_alembic
 from app.store.tables import metadata
+from tests.kit.database import PostgresDatabase
+from tests.kit.postgres import PostgresServer
 
 PARTIAL_INDEXES = {
     "uq_run_running": "status = 'running'",
@@ -63,6 +70,81 @@ def test_every_revision_goes_down_and_up_again(tmp_path: Path) -> None:
     assert set(schema(path)) <= {"alembic_version", "sqlite_sequence"}
     command.upgrade(config, "head")
     assert schema(path) == whole
+
+
+@pytest.fixture
+def empty(_postgres: Callable[[], PostgresServer]) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(_postgres(), empty=True)
+    yield made
+    made.drop()
+
+
+def postgres_schema(database: PostgresDatabase) -> dict[str, str]:
+    """Name -> definition of every column, index and constraint."""
+    columns = "concat_ws(' ', data_type, is_nullable, column_default)"
+    constraints = "SELECT conname AS name, pg_get_constraintdef(oid) AS made FROM pg_constraint"
+    queries = (
+        (
+            f"SELECT table_name || '.' || column_name AS name, {columns} AS made FROM information_schema.columns "
+            "WHERE table_schema = 'public'"
+        ),
+        "SELECT indexname AS name, indexdef AS made FROM pg_indexes WHERE schemaname = 'public'",
+        f"{constraints} WHERE connamespace = 'public'::regnamespace",
+    )
+    with database.reading() as rows:
+        return {row["name"]: row["made"] for query in queries for row in rows(query)}
+
+
+def on_postgres(database: PostgresDatabase, action: Callable[..., None], target: str) -> None:
+    async def run() -> None:
+        made = engine(database.url)
+        async with made.begin() as connection:
+            await connection.run_sync(run_alembic, action, target)
+        await made.dispose()
+
+    asyncio.run(run())
+
+
+def test_a_new_postgresql_database_is_what_the_code_expects(empty: PostgresDatabase) -> None:
+    assert open_database(empty.url, migrate=True) == revisions()
+    assert open_database(empty.url, migrate=False) == []
+
+    def differences(connection: Connection) -> list[object]:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, metadata))
+
+    async def compare() -> list[object]:
+        made = engine(empty.url)
+        async with made.connect() as connection:
+            found = await connection.run_sync(differences)
+        await made.dispose()
+        return found
+
+    assert asyncio.run(compare()) == []
+    found = postgres_schema(empty)
+    for name, condition in PARTIAL_INDEXES.items():
+        words = set(re.findall(r"[a-z_]+", condition))
+        assert words <= set(re.findall(r"[a-z_]+", found[name].partition(" WHERE ")[2])) | {"in"}, found[name]
+    assert found["uq_run_running"].startswith("CREATE UNIQUE INDEX")
+    assert found["uq_run_event_terminal"].startswith("CREATE UNIQUE INDEX")
+
+
+def test_every_revision_goes_down_and_up_again_on_postgresql(empty: PostgresDatabase) -> None:
+    open_database(empty.url, migrate=True)
+    whole = postgres_schema(empty)
+    for _ in revisions():
+        on_postgres(empty, command.downgrade, "-1")
+    assert [name for name in postgres_schema(empty) if not name.startswith("alembic_version")] == []
+    on_postgres(empty, command.upgrade, "head")
+    assert postgres_schema(empty) == whole
+
+
+def test_a_migration_that_fails_leaves_the_schema_as_it_was(empty: PostgresDatabase) -> None:
+    empty.server.run(empty.url, "CREATE TABLE step_mark (other INTEGER)")  # in the way of a later revision
+    before = postgres_schema(empty)
+    with pytest.raises(StoreUnusable, match="step_mark"):
+        open_database(empty.url, migrate=True)
+    assert postgres_schema(empty) == before
 
 
 @pytest.mark.parametrize("way", ["up", "down"])

@@ -114,7 +114,6 @@ def test_what_is_wrong_is_one_line_with_source_key_and_what_is_allowed(
         '[queue]\nmode = "steer"',
         '[queue]\nmode = "collect"',
         '[queue]\nmode = "interrupt"',
-        '[store]\nurl = "postgresql://h/d"',
         '[tools.exec]\nask = "off"',
         '[sandbox]\nmode = "all"',
         "[plugins]\npaths = []",
@@ -141,8 +140,39 @@ def test_a_workspace_that_holds_the_state_is_refused(tmp_path: Path, folder: str
     assert inside is not None and inside.workspace == tmp_path / "state" / "work"
 
 
-def test_a_store_url_is_not_printed_with_its_password(tmp_path: Path) -> None:
-    assert "hush" not in refusal(tmp_path, '[store]\nurl = "postgresql://me:hush@h/d"')
+@pytest.mark.parametrize("url", ["mysql://me:hush@h/d", "postgresql://me:hush@h:port/d", "hush", "postgresql://", ""])
+def test_an_address_that_is_none_is_refused_without_printing_it(tmp_path: Path, url: str) -> None:
+    line = refusal(tmp_path, f'[store]\nurl = "{url}"')
+    assert "store.url" in line and "hush" not in line and "postgresql://USER" in line
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:h%40sh@db:5432/laneway", "postgresql://me:***@db:5432/laneway"),
+        ("postgres://db/laneway?user=me&password=h%40sh", "postgres://db/laneway?user=me&password=***"),
+        ("postgresql://me@/laneway?host=/run/postgresql", "postgresql://me@/laneway?host=/run/postgresql"),
+    ],
+)
+def test_the_password_of_a_database_is_shown_nowhere(tmp_path: Path, url: str, shown: str) -> None:
+    found = loaded(tmp_path, f'[store]\nurl = "{url}"')
+    assert found.settings.store.url == url
+    assert {key: value for key, value, _ in effective(found)}["store.url"] == shown
+    has_password = "***" in shown
+    assert any("written out" in warning for warning in found.warnings) is has_password
+    if has_password:
+        assert {"h%40sh", "h@sh"} & set(found.settings.secrets()), "it is masked wherever text is shown"
+
+
+def test_a_database_may_be_named_by_a_reference(tmp_path: Path) -> None:
+    url = "postgresql://me:hush@db/laneway"
+    given = {"LANEWAY_STORE__URL": "env:DATABASE_URL", "DATABASE_URL": url}
+    found = load(None, given, {"state_dir": tmp_path})
+    assert found.settings.store.url == url and found.warnings == []
+    plain = load(None, given, {"state_dir": tmp_path}, secrets=False)
+    assert {key: value for key, value, _ in effective(plain)}["store.url"] == "env:DATABASE_URL"
+    with pytest.raises(SettingsError, match="DATABASE_URL is not set"):
+        load(None, {"LANEWAY_STORE__URL": "env:DATABASE_URL"}, {"state_dir": tmp_path})
 
 
 @pytest.mark.parametrize(
