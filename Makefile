@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+JOBS ?= 3
+SYSTEM_POSTGRES ?= /usr/lib/postgresql/15/bin
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -11,7 +13,7 @@ STAMP := $(VENV)/.installed
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test drill check format bench lock system-deps
+.PHONY: help setup run test test-postgresql drill check format bench lock system-deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,10 +36,14 @@ run: $(STAMP) ## Start the service
 	@exec $(BIN)/laneway serve $(ARGS)
 
 test: $(STAMP) ## Run all tests but the drill
-	$(BIN)/python -m pytest -m 'not drill' -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m 'not drill' -n $(JOBS) --dist worksteal $(ARGS)
+
+test-postgresql: $(STAMP) ## Run what concerns the PostgreSQL store on the server of the system's packages
+	TEST_POSTGRES_BIN=$(SYSTEM_POSTGRES) $(BIN)/python -m pytest -m 'not drill' -n $(JOBS) --dist worksteal \
+	  --store postgresql tests/store tests/simulation tests/crash tests/cases $(ARGS)
 
 drill: $(STAMP) ## Kill a service again and again and account for every run
-	@$(BIN)/python -m pytest -m drill $(ARGS); code=$$?; \
+	@$(BIN)/python -m pytest -m drill -n $(JOBS) --dist worksteal $(ARGS); code=$$?; \
 	  if [ $$code -eq 5 ]; then echo 'There is no drill in this build.'; else exit $$code; fi
 
 check: $(STAMP) ## Format, lint, types, and who may import whom
@@ -60,4 +66,7 @@ lock: ## Write both lock files anew from pyproject.toml (ARGS=--upgrade takes ne
 	$(LOCK) $(ARGS) --group dev --output-file requirements-dev.lock pyproject.toml
 
 system-deps: ## Install what comes from the system's packages
-	@echo 'This build needs nothing beyond Python, make and git.'
+	@if test -x $(SYSTEM_POSTGRES)/postgres; then echo 'PostgreSQL is there.'; \
+	elif command -v apt-get >/dev/null && test "$$(id -u)" = 0; then \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends postgresql-15; \
+	else echo 'The tests bring a PostgreSQL of their own; for `make test-postgresql` install postgresql-15 as root.'; fi

@@ -52,10 +52,13 @@ class Load:
     """Inputs of several sessions, sent in order within each. `start`, then `finish`, then `check`.
 
     `waiting`: how many messages of a session may be under way at once; with one its lane is idle in between.
+    `each_min`: what a session posts in any case. `repeat_every`: one in so many posts is sent again under its key.
     """
 
     service: Service
     waiting: int = 3
+    each_min: int = EACH_MIN
+    repeat_every: int = 0
     inputs: list[Input] = field(default_factory=list)
     _enough: asyncio.Event = field(default_factory=asyncio.Event)
     _sessions: list[asyncio.Task[None]] = field(default_factory=list)
@@ -78,11 +81,13 @@ class Load:
         number = 0
         room = asyncio.Semaphore(self.waiting)
         async with asyncio.TaskGroup() as tasks:
-            while not self._enough.is_set() or number < EACH_MIN:
+            while not self._enough.is_set() or number < self.each_min:
                 await room.acquire()
                 abort = bool(self._abort_every) and number % self._abort_every == 1
                 one = Input(session, number, abort)
                 one.run_id = await self._post(one)
+                if self.repeat_every and number % self.repeat_every == 0:
+                    assert await self._post(one) == one.run_id, "a key stands for two runs"
                 self.inputs.append(one)
                 one.follower = self.service.follow(one.run_id).start()
                 if abort:
