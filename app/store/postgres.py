@@ -236,8 +236,11 @@ class PostgresStore:
         """Until it is committed or refused, or the store closes. Answers the job."""
         pause_s = 0.02
         while not job.dropped:
-            job.running = True
             try:
+                await writer.connect()
+                if job.dropped:
+                    return
+                job.running = True
                 value = await writer.transact(job.step)
             except _CommitUnknown as unknown:
                 if await self._was_committed(writer):
@@ -324,7 +327,7 @@ class _Writer:
 
     async def transact(self, step: Callable[[Connection], T]) -> T:
         """Run a step and commit it. Raises what the step raises, then nothing is stored; or _CommitUnknown."""
-        connection = await self._connected()
+        connection = await self.connect()
         self._token = str(uuid.uuid4())
         try:
             return await connection.run_sync(self._transact, step)
@@ -338,7 +341,7 @@ class _Writer:
 
     async def was_committed(self) -> bool:
         """Whether the last step is in the database. Waits for a transaction of ours that is still undecided."""
-        connection = await self._connected()
+        connection = await self.connect()
         try:
             return await connection.run_sync(self._find_mark)
         except Exception:
@@ -352,7 +355,8 @@ class _Writer:
         await self._drop()
         await self._engine.dispose()
 
-    async def _connected(self) -> AsyncConnection:
+    async def connect(self) -> AsyncConnection:
+        """The connection, opened when there is none. Raises what the driver raises."""
         if self._connection is None:
             self._connection = await self._engine.connect()
         return self._connection

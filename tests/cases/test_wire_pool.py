@@ -27,6 +27,7 @@ async def _many_streams(one: Service, pool: int, streams: int) -> None:
     seen = await until_quiet(one, open_streams=streams, runs_executing=5, store_active_reads=0)
     assert seen["store_pool_size"] == pool
     handles = one.store.handles(one.pid)
+    one.store.check_free()
 
     async def calls(number: int) -> float:
         begun = time.monotonic()
@@ -57,6 +58,13 @@ async def test_a_hundred_streams_leave_a_pool_of_five_alone(service: ServiceFact
     """WIRE-05"""
     async with service({"store.pool_size": 5}) as one:
         await _many_streams(one, pool=5, streams=100)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(400)
+async def test_a_thousand_streams_hold_no_connection(service: ServiceFactory) -> None:
+    async with service({"store.pool_size": 5, "limits.streams_per_principal": 2_000}) as one:
+        await _many_streams(one, pool=5, streams=1_000)
 
 
 @pytest.mark.drill
