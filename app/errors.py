@@ -11,6 +11,7 @@
     │   ├── SessionNotFound             session-not-found         404
     │   ├── MethodNotAllowed            method-not-allowed        405
     │   ├── NotAcceptable               not-acceptable            406
+    │   ├── RunDeleted                  deleted                   410
     │   ├── SessionBusy                 session-busy              409
     │   ├── SessionConflict             session-conflict          409
     │   ├── PayloadTooLarge             payload-too-large         413
@@ -114,6 +115,14 @@ class RunNotFound(NotFound):
 
     code = "run-not-found"
     title = "Run not found"
+
+
+class RunDeleted(RequestError):
+    """The caller's run was there, and has been kept for `retention.runs_days`."""
+
+    code = "deleted"
+    status = 410
+    title = "Deleted"
 
 
 class SessionNotFound(NotFound):

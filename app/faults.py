@@ -41,6 +41,7 @@ class Point(StrEnum):
     LET_GO = "CP-29"
     CALLS_RECOVERED = "CP-33"
     SLOT_FREED = "CP-34"
+    REMOVING = "CP-35"
 
 
 class FaultInjected(RuntimeError):

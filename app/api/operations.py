@@ -47,6 +47,7 @@ IN_THE_API = (*EVERYWHERE, err.ValidationFailed)
 
 _BODY = (err.BadRequest, err.PayloadTooLarge, err.UnsupportedMediaType)
 _LIST = (err.BadRequest, err.StoreBusy)
+_RUN = (err.RunNotFound, err.RunDeleted)
 _ACCEPTED = ("Location", "Idempotent-Replayed")
 
 
@@ -76,13 +77,13 @@ OPERATIONS = {
         body="RunBody",
     ),
     "listRuns": Operation({200: Answer("A page of runs.", "RunPage")}, _LIST),
-    "readRun": Operation({200: Answer("The run.", "Run")}, (err.RunNotFound, err.StoreBusy)),
+    "readRun": Operation({200: Answer("The run.", "Run")}, (*_RUN, err.StoreBusy)),
     "waitForRun": Operation(
-        {200: Answer("The run has ended, or the wait has expired.", "WaitResult")}, (err.RunNotFound, err.StoreBusy)
+        {200: Answer("The run has ended, or the wait has expired.", "WaitResult")}, (*_RUN, err.StoreBusy)
     ),
     "abortRun": Operation(
         {200: Answer("The wish is durable, or the run had ended.", "AbortResult")},
-        (*_BODY, err.RunNotFound, err.StoreBusy),
+        (*_BODY, *_RUN, err.StoreBusy),
         body="AbortBody",
         body_required=False,
     ),
@@ -91,7 +92,7 @@ OPERATIONS = {
             200: Answer("The events.", {EVENT_STREAM: "EventBlock"}),
             204: Answer("The cursor stands behind the end: there is nothing more, so do not come back."),
         },
-        (err.BadRequest, err.RunNotFound, err.NotAcceptable, err.NotAvailable, err.RateLimited, err.StoreBusy),
+        (err.BadRequest, *_RUN, err.NotAcceptable, err.NotAvailable, err.RateLimited, err.StoreBusy),
         headers=("Last-Event-ID",),
     ),
     "listSessions": Operation({200: Answer("A page of sessions.", "SessionPage")}, _LIST),

@@ -31,7 +31,7 @@ from app.api.shapes import run_json, wait_json
 from app.api.sse import RunStream, RunStreamResponse, StreamRequest
 from app.clock import rfc3339
 from app.domain.event import LATER_STREAMS, STREAMS
-from app.errors import FieldProblem, IdempotencyKeyRequired, NotAvailable, RunNotFound, ValidationFailed
+from app.errors import FieldProblem, IdempotencyKeyRequired, NotAvailable, ValidationFailed
 from app.runs.intake import Receiving, RunRequest
 from app.runs.service import Service
 from app.store.queries.events import just_accepted
@@ -131,7 +131,7 @@ async def _accepted_stream(request: Request, service: Service, received: Receivi
     wanted = StreamRequest(received.run_id, LOCAL, cursor, accepted=accepted, ident=request_id(request.scope))
     known = None
     if not received.replayed:
-        known = just_accepted(received.run_id, LOCAL, accepted["sessionKey"], accepted["sessionId"])
+        known = just_accepted(received.run_id, accepted["sessionKey"], accepted["sessionId"])
     stream = RunStream(service, wanted, entered=True)
     headers = _accept_headers(received)
     if not await stream.open(known):
@@ -198,8 +198,6 @@ def _statuses(text: str | None) -> tuple[str, ...]:
 async def read_run(run_id: RunId, service: ServiceDep) -> Response:
     """The run as it stands."""
     found = await service.around.store.read(partial(record, run_id=run_id, principal=LOCAL))
-    if found is None:
-        raise RunNotFound("No such run.")
     return _json(run_json(found))
 
 

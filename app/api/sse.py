@@ -19,7 +19,7 @@ from app.api.shapes import run_json, wait_json
 from app.clock import SystemChance
 from app.domain.event import Event, control_frame
 from app.domain.tool_event import without_details
-from app.errors import InternalError, RunNotFound
+from app.errors import InternalError, RunDeleted
 from app.events.contract import Watch
 from app.events.reader import Place, Quiet
 from app.runs.service import Service
@@ -37,7 +37,7 @@ LAST_WORD_S = 2.0
 """How long a stream has for its `shutdown` block when the server that runs the application ends."""
 
 TRIMMED = "trimmed"
-"""The reason of a gap where `retention.events_per_run` has taken events away."""
+"""The reason of a gap where retention has taken events away."""
 
 HEADERS = {"Cache-Control": "no-store, no-transform"}
 
@@ -78,15 +78,15 @@ class RunStream:
     async def open(self, where: Standing | None = None) -> bool:
         """Take the tail, then look where the run stands, unless that is known. False: it has seen the end (204).
 
-        Raises RunNotFound, RateLimited.
+        Raises RunNotFound, RunDeleted, RateLimited.
         """
         asked = self.asked
         service = self.service
         self._watch = service.reader.watch(asked.run_id)
         try:
-            where = where or await service.around.store.read(partial(standing, run_id=asked.run_id))
-            if where is None or where.principal != asked.principal:
-                raise RunNotFound("No such run.")
+            if where is None:
+                find = partial(standing, run_id=asked.run_id, principal=asked.principal)
+                where = await service.around.store.read(find)
             cursor = where.seq_last if asked.from_tail else asked.cursor or 0
             if where.status.terminal and cursor == where.seq_last + 1:
                 self.close()
@@ -116,6 +116,8 @@ class RunStream:
             async for block in self._blocks(self._watch):
                 yield block
                 del block
+        except RunDeleted as gone:
+            yield self._control("problem", problem_json(gone, self.asked.ident))
         except Exception:
             log.exception("stream.failed", run_id=self.asked.run_id)
             text = f"The stream broke; its log has the details under request {self.asked.ident}. Come back."
@@ -202,16 +204,16 @@ class RunStream:
     async def _done(self) -> bytes:
         find = partial(record, run_id=self.asked.run_id, principal=self.asked.principal)
         ended = await self.service.around.store.read(find)
-        assert ended is not None, self.asked.run_id
         return self._control("done", wait_json(ended), event_id=ended.last_seq + 1)
 
     async def _snapshot(self) -> Snapshot:
-        def describe(conn: Connection, run_id: str) -> dict[str, Any]:
-            found = record(conn, run_id, self.asked.principal)
-            assert found is not None, run_id
-            return run_json(found)
+        asked = self.asked
 
-        return await self.service.around.store.read(partial(snapshot, run_id=self.asked.run_id, describe=describe))
+        def describe(conn: Connection, run_id: str) -> dict[str, Any]:
+            return run_json(record(conn, run_id, asked.principal))
+
+        find = partial(snapshot, run_id=asked.run_id, principal=asked.principal, describe=describe)
+        return await self.service.around.store.read(find)
 
     def _retry(self, bounds: tuple[int, int]) -> int:
         return int(self.chance.between(*bounds))

@@ -17,7 +17,7 @@ import structlog
 from app.domain.event import Event
 from app.events.contract import Tail, Watch
 from app.store.contract import Store, StoreClosed
-from app.store.queries.events import is_whole, moved, page_after
+from app.store.queries.events import is_whole, moved, next_page
 
 POLL_S = 2.0
 """How often what no tail told is looked for in the log: one query for all runs watched."""
@@ -64,11 +64,12 @@ class EventReader:
             version = watch.version()
             batch = watch.after(place.cursor)
             if batch is None or (batch and not batch[0].follows(place.cursor)):
-                batch = [] if looked == version else await self._page(run_id, place.cursor)
-                looked = version if is_whole(batch) else -1
-                if batch and not batch[0].follows(place.cursor):
+                page: list[Event] | None = [] if looked == version else await self._page(run_id, place.cursor)
+                if page is None or (page and not page[0].follows(place.cursor)):
                     yield Quiet.LOST
                     return
+                batch = page
+                looked = version if is_whole(batch) else -1
             ready = _contiguous(batch, place.cursor)
             if ready:
                 place.cursor = ready[-1].seq
@@ -82,8 +83,8 @@ class EventReader:
             if not await watch.wait(version, silence_s):
                 yield Quiet.SILENCE
 
-    async def _page(self, run_id: str, cursor: int) -> list[Event]:
-        return await self._store.read(partial(page_after, run_id=run_id, cursor=cursor))
+    async def _page(self, run_id: str, cursor: int) -> list[Event] | None:
+        return await self._store.read(partial(next_page, run_id=run_id, cursor=cursor))
 
     async def poll_until_cancelled(self) -> None:
         """Find what no tail told. Owned by the service; ends by cancellation."""

@@ -7,17 +7,15 @@ from functools import partial
 
 import structlog
 
-from app.domain.event import ENVELOPE_BYTES
 from app.errors import StoreUnusable
 from app.faults import Point, hit
 from app.runs.executor import Surroundings
+from app.runs.upkeep import Upkeep
 from app.runs.worker import is_gone
 from app.store.contract import StepUnsettled, StoreClosed
 from app.store.transaction import sweep
 from app.store.transaction.calls import owned_groups
-from app.store.transaction.fold import fold_some
 from app.store.transaction.sweep import Swept
-from app.store.transaction.upkeep import bound_audit
 from app.store.transaction.worker import LEASE_MS, Incarnation, register_worker, retire_worker
 from app.tools.process import kill_group
 
@@ -28,13 +26,6 @@ BEGIN_WITHIN_S = 10.0
 OTHERS_SLACK_S = 1.0
 OTHERS_POLL_S = 0.5
 DEAD_WORKERS_KEPT_MS = 7 * 24 * 3600 * 1000
-FOLD_AFTER_MS = 2_000
-"""Readers of a run that has just ended are still served from its tail."""
-FOLD_WORK_S = 0.1
-"""Of each second: folding has all the time there is, later."""
-FOLD_QUEUE_MAX = 4
-UPKEEP_PASSES = 60
-"""One pass of upkeep in so many sweeps."""
 DAY_MS = 24 * 3600 * 1000
 
 log = structlog.get_logger("laneway.recovery")
@@ -45,6 +36,7 @@ class Sweeper:
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
+        self._upkeep = Upkeep(around)
 
     async def begin(self) -> None:
         """At start: this incarnation is registered, what dead ones left is put back, all woken lanes are woken.
@@ -90,15 +82,11 @@ class Sweeper:
 
     async def sweep_until_cancelled(self) -> None:
         """Owned by the service; ends by cancellation."""
-        passes = 0
         while True:
             await asyncio.sleep(SWEEP_PERIOD_S)
-            passes += 1
             try:
                 await self.sweep_once()
-                await self.fold_for(FOLD_WORK_S)
-                if passes % UPKEEP_PASSES == 1:
-                    await self._keep_bounds()
+                await self._upkeep.work()
             except StoreClosed:
                 return
             except Exception:
@@ -114,22 +102,6 @@ class Sweeper:
         await self._wake(around.clock.now_ms() - WAKE_AGAIN_AFTER_MS, WAKES_PER_PASS)
         wakes = await around.store.write(partial(sweep.sweep_waiting, taker=around.worker.taker()))
         around.lanes.wake(wakes)
-
-    async def fold_for(self, seconds: float) -> None:
-        """Fold what has ended, the longest ended first, for so long at most, while nobody waits for the store."""
-        around = self._around
-        until_s = around.clock.steady_s() + seconds
-        more = True
-        while more and around.clock.steady_s() < until_s and around.store.stats().queued_steps <= FOLD_QUEUE_MAX:
-            now_ms = around.clock.now_ms()
-            step = partial(
-                fold_some,
-                before_ms=now_ms - FOLD_AFTER_MS,
-                now_ms=now_ms,
-                bytes_max=around.settings.limits.event_bytes - ENVELOPE_BYTES,
-                events_max=around.settings.retention.events_per_run,
-            )
-            more = await around.store.write(step)
 
     async def _put_back_dead(self) -> None:
         resume = self._around.settings.recovery.resume
@@ -157,15 +129,6 @@ class Sweeper:
         around = self._around
         wakes = await around.store.read(partial(sweep.overdue_wakes, before_ms=before_ms, limit=limit))
         around.lanes.wake(wake for wake in wakes if not around.lanes.drains(wake.session_id))
-
-    async def _keep_bounds(self) -> None:
-        around = self._around
-        limits = around.settings.limits
-        before_ms = around.clock.now_ms() - limits.audit_days * DAY_MS
-        step = partial(bound_audit, before_ms=before_ms, rows_max=limits.audit_rows)
-        more = True
-        while more:
-            more = await around.store.write(step) > 0
 
     def _announce(self, swept: Swept) -> None:
         for event in swept.told:

@@ -7,7 +7,6 @@ from functools import partial
 
 from app.clock import Clock
 from app.domain.run import RunRecord
-from app.errors import RunNotFound
 from app.events.contract import Tail
 from app.store.contract import Store
 from app.store.queries.runs import record
@@ -30,15 +29,13 @@ class RunWaiter:
         self._clock = clock
 
     async def wait(self, run_id: str, principal: str, timeout_s: float) -> Waited:
-        """Until the run has ended, the time is over, or the service closes. Raises RunNotFound."""
+        """Until the run has ended, the time is over, or the service closes. Raises RunNotFound, RunDeleted."""
         deadline_s = self._clock.steady_s() + timeout_s
         watch = self._tail.watch(run_id)
         try:
             while True:
                 turn = watch.turn()
                 found = await self._store.read(partial(record, run_id=run_id, principal=principal))
-                if found is None:
-                    raise RunNotFound("No such run.")
                 if found.status.terminal or self._tail.closing:
                     return Waited(found, draining=not found.status.terminal)
                 left_s = deadline_s - self._clock.steady_s()

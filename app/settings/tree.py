@@ -231,6 +231,13 @@ class Tools(_Section):
 class Retention(_Section):
     """How long things are kept."""
 
+    runs_days: _Int = Field(
+        0,
+        ge=0,
+        le=36_500,
+        description="Days that a run is kept after its end, with its events and its idempotency key. 0: as long as its "
+        "session. Its transcript stays, and the ledger has bounds of its own.",
+    )
     events_per_run: _Int = Field(
         0,
         ge=0,

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import random
 
-from tests.kit.gauges import until
+from tests.kit.gauges import folded
 from tests.kit.invariants import check_invariants
 from tests.kit.model_server import ModelServer, done, finish, reply_calls, reply_text, text, thinking
 from tests.kit.rules import check_case
 from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import Event, check_stream
 from tests.kit.story import Line, story
-
-
-async def folded(one: Service, *run_ids: str) -> None:
-    """Until these runs are folded."""
-    marks = ", ".join("?" for _ in run_ids)
-    query = f"SELECT count(*) AS n FROM run WHERE folded_at IS NOT NULL AND id IN ({marks})"
-    await until(lambda: one.query(query, *run_ids)[0]["n"] == len(run_ids), "the runs are folded", 60)
 
 
 def told(events: list[Event]) -> list[Line]:

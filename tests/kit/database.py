@@ -1,4 +1,4 @@
-"""The database of a service under test, as a test looks into it: beside the service, on one snapshot, never writing."""
+"""The database of a service under test, as a test looks into it: beside the service, and on one snapshot."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import psutil
 import psycopg
 from psycopg.rows import dict_row
+from sqlalchemy import Connection, NullPool, create_engine
 
 from tests.kit.postgres import PostgresServer
 
 StoreKind = Literal["sqlite", "postgresql"]
 KINDS: tuple[StoreKind, ...] = ("sqlite", "postgresql")
 FILE = "laneway.db"
+
+T = TypeVar("T")
+Make = Callable[[], contextlib.AbstractContextManager[Connection]]
+"""Gives a connection to an empty database with all tables, for a while."""
 
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -34,6 +39,9 @@ class Database(Protocol):
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Somebody else's transaction holds up every step inside the block."""
 
+    def step(self, step: Callable[[Connection], T]) -> T:
+        """A step of the store's, taken by somebody beside the service."""
+
     def check_free(self) -> None:
         """Nobody has a transaction open."""
 
@@ -45,6 +53,12 @@ class Database(Protocol):
 
     def drop(self) -> None:
         """Nothing of it is needed any more."""
+
+
+def _step(url: str, step: Callable[[Connection], T]) -> T:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as conn:
+        return step(conn)
 
 
 class SqliteDatabase:
@@ -73,6 +87,9 @@ class SqliteDatabase:
             other.execute("BEGIN IMMEDIATE")
             yield
             other.execute("ROLLBACK")
+
+    def step(self, step: Callable[[Connection], T]) -> T:
+        return _step(f"sqlite:///{self.path}", step)
 
     def check_free(self) -> None:
         with contextlib.closing(sqlite3.connect(self.path, timeout=5, isolation_level=None)) as connection:
@@ -121,6 +138,9 @@ class PostgresDatabase:
             other.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")
             yield
             other.rollback()
+
+    def step(self, step: Callable[[Connection], T]) -> T:
+        return _step(self.url.replace("postgresql:", "postgresql+psycopg:", 1), step)
 
     def check_free(self) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:

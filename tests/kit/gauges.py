@@ -64,3 +64,10 @@ async def until_quiet(service: Service, timeout_s: float = 30.0, **expected: flo
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise TimeoutError(f"not quiet within {timeout_s} s: expected {wanted}, got {seen}") from None
+
+
+async def folded(one: Service, *run_ids: str) -> None:
+    """Until these runs are folded."""
+    marks = ", ".join("?" for _ in run_ids)
+    query = f"SELECT count(*) AS n FROM run WHERE folded_at IS NOT NULL AND id IN ({marks})"
+    await until(lambda: one.query(query, *run_ids)[0]["n"] == len(run_ids), "the runs are folded", 60)

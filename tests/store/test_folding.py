@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import orjson
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, create_engine, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from app.domain import event as ev
 from app.domain import folding
@@ -24,9 +19,8 @@ from app.store.queries import events as queries
 from app.store.transaction import fold as folds
 from app.store.transaction.fold import BEGIN, fold, unfolded
 from app.store.transaction.ledger import put_events
-from tests.kit.database import PostgresDatabase, StoreKind
+from tests.kit.database import Make, StoreKind
 from tests.kit.invariants import event_of
-from tests.kit.postgres import PostgresServer
 from tests.kit.sse_parser import Event as Told
 from tests.kit.stream_checks import check_stream, joined_messages
 
@@ -84,42 +78,6 @@ def runs(draw: st.DrawFn) -> list[Event]:
         writing.close(draw(st.sampled_from(("end", "end", "reset", "crash"))), texts)
     writing.put("lifecycle", b'{"phase":"end","outcome":"completed","final":true}', terminal=True)
     return writing.events
-
-
-Make = Callable[[], AbstractContextManager[Connection]]
-
-
-@pytest.fixture(scope="module")
-def bases(_postgres: Callable[[], PostgresServer]) -> Iterator[dict[StoreKind, Make]]:
-    """An empty database of each kind, thrown away behind each use."""
-    with contextlib.ExitStack() as stack:
-
-        @cache
-        def other() -> Engine:
-            made = PostgresDatabase(_postgres())
-            stack.callback(made.drop)
-            engine = create_engine(made.url.replace("postgresql:", "postgresql+psycopg:", 1))
-            stack.callback(engine.dispose)
-            return engine
-
-        yield {"sqlite": _in_memory, "postgresql": lambda: _rolled_back(other())}
-
-
-@contextlib.contextmanager
-def _in_memory() -> Iterator[Connection]:
-    engine = create_engine("sqlite://")
-    t.metadata.create_all(engine)
-    with engine.begin() as conn:
-        yield conn
-    engine.dispose()
-
-
-@contextlib.contextmanager
-def _rolled_back(engine: Engine) -> Iterator[Connection]:
-    with engine.connect() as conn:
-        conn.exec_driver_sql("SET session_replication_role = replica")  # one run, without its session
-        yield conn
-        conn.rollback()
 
 
 def stored(conn: Connection, events: list[Event]) -> None:

@@ -118,7 +118,6 @@ def test_what_is_wrong_is_one_line_with_source_key_and_what_is_allowed(
         '[sandbox]\nmode = "all"',
         "[plugins]\npaths = []",
         "[plugins.entries.one]\nenabled = true",
-        "[retention]\nruns_days = 1",
         "[diagnostics]\nenabled = true",
         "[workers]\nlease_seconds = 8",
         "[session.write_lock]\nacquire_timeout_ms = 1",

@@ -13,6 +13,7 @@ from app.domain.event import Event
 from app.domain.folding import rest_of
 from app.domain.run import RunInput, RunStatus
 from app.store import tables as t
+from app.store.queries.runs import absent
 
 PAGE_EVENTS = 500
 PAGE_BYTES = 1 << 20
@@ -24,7 +25,6 @@ class Standing:
     """Where a run stands for its readers: status, the numbers kept and given out, and its session."""
 
     run_id: str
-    principal: str
     session_key: str
     session_id: str
     status: RunStatus
@@ -33,15 +33,14 @@ class Standing:
     seq_high: int
 
 
-def just_accepted(run_id: str, principal: str, session_key: str, session_id: str) -> Standing:
+def just_accepted(run_id: str, session_key: str, session_id: str) -> Standing:
     """Where a run stands at the COMMIT that accepted it: nothing but its first event is known."""
-    return Standing(run_id, principal, session_key, session_id, RunStatus.QUEUED, 1, 1, 1)
+    return Standing(run_id, session_key, session_id, RunStatus.QUEUED, 1, 1, 1)
 
 
 _standing = (
     select(
         t.run.c.id,
-        t.run.c.principal,
         t.session.c.key,
         t.run.c.transcript_id,
         t.run.c.status,
@@ -50,7 +49,7 @@ _standing = (
         t.run.c.seq_high,
     )
     .join(t.session, t.session.c.id == t.run.c.session_id)
-    .where(t.run.c.id == bindparam("b_id"))
+    .where(t.run.c.id == bindparam("b_id"), t.run.c.principal == bindparam("b_principal"))
 )
 _page = (
     select(
@@ -70,14 +69,13 @@ _page = (
 _moved = select(t.run.c.id, t.run.c.seq_last, t.run.c.status).where(t.run.c.id.in_(bindparam("b_ids", expanding=True)))
 
 
-def standing(conn: Connection, run_id: str) -> Standing | None:
-    """None when there is no such run."""
-    row = conn.execute(_standing, {"b_id": run_id}).one_or_none()
+def standing(conn: Connection, run_id: str, principal: str) -> Standing:
+    """Of a run of the caller's. Raises RunNotFound, RunDeleted."""
+    row = conn.execute(_standing, {"b_id": run_id, "b_principal": principal}).one_or_none()
     if row is None:
-        return None
+        raise absent(conn, run_id, principal)
     return Standing(
         row.id,
-        row.principal,
         row.key,
         row.transcript_id,
         RunStatus(row.status),
@@ -114,6 +112,15 @@ def page_after(conn: Connection, run_id: str, cursor: int) -> list[Event]:
     return events
 
 
+_there = select(t.run.c.id).where(t.run.c.id == bindparam("b_id"))
+
+
+def next_page(conn: Connection, run_id: str, cursor: int) -> list[Event] | None:
+    """As `page_after`; None when the run is not kept any more."""
+    page = page_after(conn, run_id, cursor)
+    return page if page or conn.execute(_there, {"b_id": run_id}).first() is not None else None
+
+
 def is_whole(page: list[Event]) -> bool:
     """Whether a page of `page_after` held all there was: neither of its bounds cut it."""
     return len(page) < PAGE_EVENTS and sum(len(event.payload) for event in page) <= PAGE_BYTES
@@ -143,10 +150,12 @@ _said = (
 )
 
 
-def snapshot(conn: Connection, run_id: str, describe: Any) -> Snapshot:
-    """All that was told of a run so far, joined by message. `describe(conn, run_id)` gives its record's JSON."""
-    where = standing(conn, run_id)
-    assert where is not None, run_id
+def snapshot(conn: Connection, run_id: str, principal: str, describe: Any) -> Snapshot:
+    """All that was told of a run so far, joined by message. `describe(conn, run_id)` gives its record's JSON.
+
+    Raises RunNotFound, RunDeleted.
+    """
+    where = standing(conn, run_id, principal)
     if where.seq_first > 1:
         seen, cursor = _from_transcript(conn, run_id), where.seq_last
     else:

@@ -9,6 +9,7 @@ import orjson
 from sqlalchemy import Connection, Row, Select, and_, bindparam, func, literal_column, or_, select
 
 from app.domain.run import RunRecord, RunStatus
+from app.errors import RunDeleted, RunNotFound
 from app.store import tables as t
 from app.store.statuses import is_open
 
@@ -50,10 +51,34 @@ def _records() -> Select[Any]:
 _one = _records().where(t.run.c.id == bindparam("b_id"), t.run.c.principal == bindparam("b_principal"))
 
 
-def record(conn: Connection, run_id: str, principal: str) -> RunRecord | None:
-    """A run of the caller's, or None."""
+def record(conn: Connection, run_id: str, principal: str) -> RunRecord:
+    """A run of the caller's. Raises RunNotFound, RunDeleted."""
     row = conn.execute(_one, {"b_id": run_id, "b_principal": principal}).one_or_none()
-    return None if row is None else _record(row)
+    if row is None:
+        raise absent(conn, run_id, principal)
+    return _record(row)
+
+
+_in_transcript = (
+    select(t.transcript.c.entry_no)
+    .join(t.session, t.session.c.transcript_id == t.transcript.c.transcript_id)
+    .where(t.transcript.c.run_id == bindparam("b_id"), t.session.c.principal == bindparam("b_principal"))
+    .limit(1)
+)
+_in_ledger = (
+    select(t.audit.c.seq)
+    .join(t.session, t.session.c.key == t.audit.c.session_key)
+    .where(t.audit.c.run_id == bindparam("b_id"), t.session.c.principal == bindparam("b_principal"))
+    .limit(1)
+)
+
+
+def absent(conn: Connection, run_id: str, principal: str) -> RunNotFound | RunDeleted:
+    """What to say of a run that is not there: whether the caller's transcript or the ledger remembers it."""
+    asked = {"b_id": run_id, "b_principal": principal}
+    if any(conn.execute(trace, asked).first() is not None for trace in (_in_transcript, _in_ledger)):
+        return RunDeleted("The run has ended and is not kept any more; its session has the transcript.")
+    return RunNotFound("No such run.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from app.clock import Ids
 from app.domain.event import Event
 from app.domain.outcome import aborted
 from app.domain.run import RunStatus
-from app.errors import RunNotFound, SessionNotFound
+from app.errors import SessionNotFound
 from app.store import tables as t
+from app.store.queries.runs import absent
 from app.store.statuses import is_open
 from app.store.transaction.proxy import end_by_proxy
 
@@ -59,12 +60,14 @@ class Wish:
 
 
 def abort_run(conn: Connection, run_id: str, wish: Wish, ids: Ids) -> Aborted:
-    """Raises RunNotFound. An ended run is left as it was; a repeated wish changes nothing."""
+    """Raises RunNotFound, RunDeleted. An ended run is left as it was; a repeated wish changes nothing."""
     where = conn.execute(_session_of_run, {"b_id": run_id}).one_or_none()
     if where is None or where.principal != wish.principal:
-        raise RunNotFound("No such run.")
+        raise absent(conn, run_id, wish.principal)
     session = conn.execute(_lock_session, {"b_id": where.session_id}).mappings().one()
-    run = conn.execute(_lock_run, {"b_id": run_id}).mappings().one()
+    run = conn.execute(_lock_run, {"b_id": run_id}).mappings().one_or_none()
+    if run is None:
+        raise absent(conn, run_id, wish.principal)
     return _abort(conn, session, run, wish, ids)
 
 

@@ -169,7 +169,9 @@ def _claim_key(conn: Connection, intake: Intake) -> Replayed | None:
     )
     if claimed.rowcount == 1:
         return None
-    row = conn.execute(_idem, _key(intake)).one()
+    row = conn.execute(_idem, _key(intake)).one_or_none()
+    if row is None:  # its run has just been removed, and the key with it
+        return _claim_key(conn, intake)
     if row.body_hash != intake.body_hash:
         raise IdempotencyKeyReused(
             "This Idempotency-Key was used with another body; use a new key for a new request.",
