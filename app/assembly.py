@@ -24,8 +24,9 @@ from app.runs.streams import StreamGate
 from app.runs.wait import RunWaiter
 from app.runs.worker import Worker
 from app.settings import EMBEDDED, Settings
-from app.store.contract import Lease, Store
+from app.store.contract import Lease, Store, WriteLocks
 from app.store.files import database_path, secret_key
+from app.store.session_lock import RowLocks, SessionLocks
 from app.store.sqlite import SqliteStore
 from app.tools.built_in import built_in_tools
 from app.tools.contract import Tool
@@ -51,7 +52,9 @@ def build(settings: Settings, *, secret: bytes = b"", tools: Iterable[Tool] = ()
         settings.limits.event_bytes,
         settings.limits.tool_event_chars,
     )
-    around = Surroundings(settings, store, tail, lanes, clock, ids, providers, registry, showing, worker)
+    around = Surroundings(
+        settings, store, tail, lanes, clock, ids, providers, registry, showing, worker, _locks(settings, clock)
+    )
     executor = Executor(around)
     lanes.start(LaneDrain(around, executor).drain)
     service = Service(
@@ -82,6 +85,14 @@ def _open_store(settings: Settings, clock: Clock) -> Store:
     from app.store.postgres import PostgresStore
 
     return PostgresStore(chosen.url, clock, connections=chosen.pool_size, queue_steps_max=queue_steps_max)
+
+
+def _locks(settings: Settings, clock: Clock) -> WriteLocks:
+    if settings.store.url != EMBEDDED:
+        return RowLocks()
+    locks = SessionLocks(settings.state_dir, clock, timeout_ms=settings.session.write_lock.acquire_timeout_ms)
+    locks.prepare()
+    return locks
 
 
 def _lease(settings: Settings, store: Store, worker_id: str, executor: Executor) -> Lease:

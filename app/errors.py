@@ -149,7 +149,7 @@ class NotAcceptable(RequestError):
 
 
 class SessionBusy(RequestError):
-    """The session has work and the request said to refuse then."""
+    """The session has work and the request said to refuse then, or another writer holds its transcript."""
 
     code = "session-busy"
     status = 409

@@ -35,6 +35,7 @@ ERROR_CODES: dict[str, str] = {
     "tool-loop": "The model repeated the same call with the same result, or called tools that do not exist, too often.",
     "output-limit": "The model's output limit cut its answer in the middle of a tool call, again and again.",
     "workspace-unusable": "The agent's workspace folder cannot be made or used.",
+    "session-busy": "Another process held the session's transcript for longer than may be waited.",
     "interrupted": "The service stopped while the run was executing, and it could not go on.",
     "timed-out": "The run reached its own time limit.",
     "internal": "The service failed; the log has the details under the run id.",

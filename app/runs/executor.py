@@ -24,15 +24,16 @@ from app.domain.prompt import system_prompt
 from app.domain.run import Attempt
 from app.domain.step import TurnEnd
 from app.domain.tool_call import CallState, OpenCall
+from app.errors import SessionBusy
 from app.events.contract import Tail
 from app.faults import Point, hit
 from app.lanes.contract import Lanes
 from app.providers.contract import ProviderError
 from app.providers.resolve import Providers
-from app.runs.recorder import Recorder, Showing
+from app.runs.recorder import Recorder, Showing, lock_refused
 from app.runs.worker import Worker
 from app.settings import Settings
-from app.store.contract import AbortRequested, ClaimLost, Fenced, Store, StoreClosed
+from app.store.contract import AbortRequested, ClaimLost, Fenced, LockUnusable, Store, StoreClosed, WriteLocks
 from app.store.queries.transcript import history
 from app.store.transaction.calls import open_calls
 from app.store.transaction.lane import Left, Taken
@@ -87,6 +88,7 @@ class Surroundings:
     tools: ToolRegistry
     showing: Showing
     worker: Worker
+    locks: WriteLocks
 
 
 class Executor:
@@ -135,6 +137,7 @@ class Executor:
             around.clock,
             around.ids,
             around.showing,
+            around.locks,
             partial(execution.stop, Stop.FENCED),
         )
         try:
@@ -213,6 +216,8 @@ class Executor:
             raise
         except WorkspaceUnusable as problem:
             outcome = failed("workspace-unusable", str(problem))
+        except (SessionBusy, LockUnusable) as problem:
+            outcome = lock_refused(problem, execution.attempt.run_id)
         except ProviderError as problem:
             outcome = failed(problem.code, str(problem), retryable=problem.retryable)
         except Fenced:
@@ -238,7 +243,9 @@ class Executor:
         toolbox = await self._toolbox(execution, recorder)
         messages: list[Message] = []
         if attempt.next_entry > 1:
-            messages = await around.store.read(partial(history, transcript_id=attempt.transcript_id), patience_s=None)
+            async with recorder.transcript():
+                read = partial(history, transcript_id=attempt.transcript_id)
+                messages = await around.store.read(read, patience_s=None)
         opened = await self._left_open(attempt)
         made = _steps_made(messages) if attempt.has_input else []
         if not attempt.has_input:
@@ -307,17 +314,19 @@ class Executor:
         if end is None:
             end = TurnEnd(_stopped(execution), None, recorder.usage)
         try:
-            return await self._settle(recorder, end)
+            return await self._settle(execution, recorder, end)
         except (Fenced, StoreClosed):
             raise
         except Exception:
             run_id = execution.attempt.run_id
             log.exception("run.settle-failed", run_id=run_id)
             text = f"The service could not keep the run's end; its log has the details under run {run_id}."
-            return await self._settle(recorder, TurnEnd(failed("internal", text), None, end.usage))
+            return await self._settle(execution, recorder, TurnEnd(failed("internal", text), None, end.usage))
 
-    async def _settle(self, recorder: Recorder, end: TurnEnd) -> Taken | Left:
-        settled = await recorder.settle(end, self._around.worker.taker(), self._announce)
+    async def _settle(self, execution: Execution, recorder: Recorder, end: TurnEnd) -> Taken | Left:
+        settled = await recorder.settle(
+            end, self._around.worker.taker, self._announce, lambda: execution.reason is not None
+        )
         return settled.next
 
     def _announce(self, settled: Settled) -> None:

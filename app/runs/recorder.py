@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from app.domain.audit import CallNames, RunIdentity
 from app.domain.growing import GrowingMessage
 from app.domain.masking import Masker
 from app.domain.message import Message, StopReason, TextPart, ToolCallPart, Usage
+from app.domain.outcome import Outcome, failed
 from app.domain.run import Attempt
 from app.domain.step import (
     CallsEnded,
@@ -30,10 +32,11 @@ from app.domain.step import (
     StepClosed,
     TurnEnd,
 )
+from app.errors import SessionBusy
 from app.events.contract import Tail
 from app.events.writer import EventWriter, Numbered
 from app.faults import Point, hit
-from app.store.contract import Fenced, Store, StoreClosed
+from app.store.contract import Fenced, LockUnusable, Store, StoreClosed, WriteLocks
 from app.store.transaction.attempt import keep_deltas, keep_message, open_model
 from app.store.transaction.calls import (
     Known,
@@ -74,9 +77,12 @@ class Recorder:
         clock: Clock,
         ids: Ids,
         showing: Showing,
+        locks: WriteLocks,
         fenced: Callable[[], None],
     ) -> None:
         self._attempt = attempt
+        self._locks = locks
+        self._calls_open = attempt.attempt > 1
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -92,12 +98,18 @@ class Recorder:
         self._writer = EventWriter(attempt.run_id, attempt.seq_last, store, tail, clock, self._keep_deltas, fenced)
 
     @property
+    def _who(self) -> str:
+        """As the write lock names this writer; another attempt is another one, and waits for this one's last step."""
+        attempt = self._attempt
+        return f"run {attempt.run_id}" + (f" in attempt {attempt.attempt}" if attempt.attempt > 1 else "")
+
+    @property
     def active_ms(self) -> int:
         """Execution time of the run over all attempts, by now."""
         return self._attempt.active_ms + int((self._clock.steady_s() - self._begun_s) * 1000)
 
     async def report(self, step: Step) -> None:
-        """What the turn calls. Raises Fenced, ClaimLost, AbortRequested."""
+        """What the turn calls. Raises Fenced, ClaimLost, AbortRequested, SessionBusy, LockUnusable."""
         match step:
             case DeltaTold():
                 await self._tell(step)
@@ -117,11 +129,40 @@ class Recorder:
             case StepClosed():
                 await self._close_step(step)
 
-    async def settle(self, end: TurnEnd, taker: Taker, then: Callable[[Settled], None]) -> Settled:
+    def transcript(self) -> AbstractAsyncContextManager[None]:
+        """The session's write lock, around what reads or appends to its transcript. Raises SessionBusy, LockUnusable.
+
+        Taken before a step is handed over and kept until its outcome is known, so nobody waits for it in the store.
+        """
+        return self._locks.hold(self._attempt.session_key, self._who)
+
+    async def settle(
+        self, end: TurnEnd, taker: Callable[[], Taker], then: Callable[[Settled], None], stopped: Callable[[], bool]
+    ) -> Settled:
         """T10 with the next take. Where the turn ended without a whole message, what came of the open one is kept.
 
-        `then` runs right after the COMMIT. Raises Fenced.
+        `then` runs right after the COMMIT. When the write lock is not to be had in time, or not at once for a run that
+        is `stopped`, it is settled without: the run would never end, or leave a call without its result. Raises
+        Fenced.
         """
+        async with AsyncExitStack() as held:
+            if self._calls_open or self._final(end) is not None:
+                try:
+                    await held.enter_async_context(self._last_hold(end, stopped))
+                except (SessionBusy, LockUnusable) as problem:
+                    log.warning("run.settled-without-lock", run_id=self._attempt.run_id, problem=str(problem))
+                    if not stopped() and not end.outcome.is_error:
+                        end = TurnEnd(lock_refused(problem, self._attempt.run_id), None, end.usage)
+            return await self._settle(end, taker(), then)
+
+    def _last_hold(self, end: TurnEnd, stopped: Callable[[], bool]) -> AbstractAsyncContextManager[None]:
+        """A step of this attempt that was left behind may still be on its way, so it may hold the lock already."""
+        waited = end.outcome.code == "session-busy"
+        return self._locks.hold(
+            self._attempt.session_key, self._who, allow_reentrant=True, hurried=lambda: waited or stopped()
+        )
+
+    async def _settle(self, end: TurnEnd, taker: Taker, then: Callable[[Settled], None]) -> Settled:
         final = self._final(end)
         resets = self._drop_open() if final is None else []
 
@@ -195,7 +236,8 @@ class Recorder:
             self._open = GrowingMessage(step.message_id)
             return high
 
-        await self._writer.commit(items, write, opened)
+        async with self.transcript() if first is not None else nullcontext():
+            await self._writer.commit(items, write, opened)
         hit(Point.OPENED)
 
     def _drop_open(self) -> list[ev.Told]:
@@ -231,7 +273,9 @@ class Recorder:
             self._open = None
             return high
 
-        await self._writer.commit(items, write, kept)
+        async with self.transcript():
+            self._calls_open = self._calls_open or bool(message.tool_calls)
+            await self._writer.commit(items, write, kept)
 
     async def _intend(self, step: CallsIntended) -> None:
         items = [
@@ -305,7 +349,12 @@ class Recorder:
         def write(conn: Connection, numbered: Numbered) -> int:
             return close_calls(conn, self._claim(), entries, numbered.events, last=numbered.last, high=numbered.high)
 
-        await self._writer.commit(items, write, lambda high: high)
+        def closed(high: int) -> int:
+            self._calls_open = False
+            return high
+
+        async with self.transcript():
+            await self._writer.commit(items, write, closed)
 
     def _args(self, call: ToolCallPart) -> Any:
         return self._showing.masker.args(tool_event.arguments(call))
@@ -343,6 +392,16 @@ class Recorder:
         parts = tuple(TextPart(part["text"]) for part in asked.parts)
         message = Message("user", asked.message_id, parts, source=asked.source)
         return Entry(self._ids.new(), message, self._clock.now_ms())
+
+
+def lock_refused(problem: SessionBusy | LockUnusable, run_id: str) -> Outcome:
+    """What a run ends as that could not get its session's write lock."""
+    if isinstance(problem, SessionBusy):
+        return failed("session-busy", str(problem), retryable=True)
+    log.error("run.lock-unusable", run_id=run_id, problem=str(problem))
+    return failed(
+        "internal", f"The session's lock cannot be used; the service's log has the details under run {run_id}."
+    )
 
 
 def _told_of_failure(written: asyncio.Future[None]) -> None:

@@ -18,14 +18,19 @@ from app.errors import SettingsError
 PREFIX = "LANEWAY_"
 COMMAND_LINE = "command line"
 
+Key = tuple[str, ...]
+"""A settings key, one item a level: `("server", "port")`. An id of an agent or provider is one item."""
+
 NOT_SETTINGS = frozenset({"LANEWAY_STATE_DIR", "LANEWAY_CONFIG", "LANEWAY_FAULTS", "LANEWAY_SECRET_KEY", "LANEWAY_URL"})
 """Variables with our prefix that have a reader of their own."""
 
+_SECOND_NAMES: dict[str, Key] = {
+    "LANEWAY_SESSION_WRITE_LOCK_ACQUIRE_TIMEOUT_MS": ("session", "write_lock", "acquire_timeout_ms")
+}
+"""Variables that name a setting beside its usual variable, which goes before them."""
+
 _ORCHESTRATOR = re.compile(r"LANEWAY_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 """Variables that container orchestrators put into every container beside a service named `laneway`."""
-
-Key = tuple[str, ...]
-"""A settings key, one item a level: `("server", "port")`. An id of an agent or provider is one item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,9 @@ def from_environment(environ: Mapping[str, str]) -> dict[Key, Raw]:
             continue
         if _ORCHESTRATOR.fullmatch(name) or (name == "LANEWAY_PORT" and "://" in value):
             continue
-        key = tuple(name.removeprefix(PREFIX).lower().split("__"))
-        found[key] = Raw(value, f"environment {name}", here)
+        key = _SECOND_NAMES.get(name) or tuple(name.removeprefix(PREFIX).lower().split("__"))
+        if name not in _SECOND_NAMES or key not in found:
+            found[key] = Raw(value, f"environment {name}", here)
     return found
 
 

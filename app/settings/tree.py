@@ -182,6 +182,24 @@ class Provider(_Section):
     )
 
 
+class WriteLock(_Section):
+    """The lock on a session's transcript, which every process takes that writes there."""
+
+    acquire_timeout_ms: _Int = Field(
+        60_000,
+        ge=0,
+        le=3_600_000,
+        description="How long a writer waits for it before the session counts as busy. 0: not at all. Also by "
+        "`LANEWAY_SESSION_WRITE_LOCK_ACQUIRE_TIMEOUT_MS`, where the usual variable is not set.",
+    )
+
+
+class Session(_Section):
+    """Sessions."""
+
+    write_lock: WriteLock = WriteLock()
+
+
 class Recovery(_Section):
     """What happens to runs that were executing when the process died."""
 
@@ -314,6 +332,7 @@ class Settings(_Section):
     queue: Queue = Queue()
     agents: Agents = Agents()
     providers: dict[str, Provider] = Field(default_factory=dict)
+    session: Session = Session()
     recovery: Recovery = Recovery()
     tools: Tools = Tools()
     retention: Retention = Retention()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -100,12 +101,41 @@ class Store(Protocol):
         ...
 
 
+class WriteLocks(Protocol):
+    """The locks on the transcripts of sessions, which processes that write there take around their steps."""
+
+    def hold(
+        self,
+        session_key: str,
+        who: str,
+        *,
+        allow_reentrant: bool = False,
+        timeout_ms: int | None = None,
+        hurried: Callable[[], bool] = ...,
+    ) -> AbstractAsyncContextManager[None]:
+        """Hold the lock of a session inside the block; `who` is the writer, a run or a command.
+
+        Waits up to `timeout_ms` (None: as configured), or until `hurried()`; then SessionBusy, which names the
+        holder. A writer that holds it already is refused at once, or with `allow_reentrant` holds it once more.
+        Raises LockUnusable.
+        """
+        ...
+
+
 class Lease(Protocol):
     """What keeps a worker alive in a shared database. Calls back on the loop that started it."""
 
     def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+
+class LockUnusable(Exception):
+    """The lock's file cannot be used. The message names the file and says why. `passing`: it may be possible later."""
+
+    def __init__(self, detail: str, *, passing: bool = False) -> None:
+        super().__init__(detail)
+        self.passing = passing
 
 
 class StoreClosed(Exception):

@@ -120,13 +120,24 @@ def test_what_is_wrong_is_one_line_with_source_key_and_what_is_allowed(
         "[plugins.entries.one]\nenabled = true",
         "[diagnostics]\nenabled = true",
         "[workers]\nlease_seconds = 8",
-        "[session.write_lock]\nacquire_timeout_ms = 1",
         "[agents.defaults]\nmodel_fallbacks = []",
         "[agents.main]\nmodel_fallbacks = []",
     ],
 )
 def test_what_this_build_does_not_have_is_refused_not_ignored(tmp_path: Path, toml: str) -> None:
     assert "is not available in this build yet" in refusal(tmp_path, toml)
+
+
+def test_the_write_lock_has_a_variable_of_two_names_and_the_usual_one_goes_first(tmp_path: Path) -> None:
+    second, usual = "LANEWAY_SESSION_WRITE_LOCK_ACQUIRE_TIMEOUT_MS", "LANEWAY_SESSION__WRITE_LOCK__ACQUIRE_TIMEOUT_MS"
+    toml = "[session.write_lock]\nacquire_timeout_ms = 1"
+    for environ, value in (({}, 1), ({second: "2"}, 2), ({usual: "3"}, 3), ({usual: "3", second: "2"}, 3)):
+        for given in (environ, dict(reversed(environ.items()))):
+            assert loaded(tmp_path, toml, given).settings.session.write_lock.acquire_timeout_ms == value
+    source = loaded(tmp_path, toml, {second: "2"}).sources["session.write_lock.acquire_timeout_ms"]
+    assert source == f"environment {second}"
+    line = refusal(tmp_path, environ={second: "soon"})
+    assert second in line and "session.write_lock.acquire_timeout_ms" in line and "0 to 3600000" in line
 
 
 @pytest.mark.parametrize("folder", ["state", ".", "state/..", "/"])
@@ -180,7 +191,6 @@ def test_a_database_may_be_named_by_a_reference(tmp_path: Path) -> None:
         ("LANEWAY_SERVER__PORT", "many", "environment LANEWAY_SERVER__PORT: server.port: 'many' is not allowed"),
         ("LANEWAY_PORT", "9000", "environment LANEWAY_PORT: port: is not a setting"),
         ("LANEWAY_SERVER__PROT", "1", "environment LANEWAY_SERVER__PROT: server.prot: is not a setting"),
-        ("LANEWAY_SESSION_WRITE_LOCK_ACQUIRE_TIMEOUT_MS", "1", "is not available in this build yet"),
     ],
 )
 def test_a_wrong_variable_is_named(tmp_path: Path, name: str, value: str, expected: str) -> None:
