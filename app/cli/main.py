@@ -34,7 +34,7 @@ _ENTRIES = {
         _Entry("serve", "app.cli.serve", "serve", "Run the service."),
         _Entry("agent", "app.cli.agent", "agent", "Send one message to a running service and print the reply."),
         _Entry("runs", "app.cli.runs", "commands", "List, show, abort and follow runs."),
-        _Entry("sessions", "app.cli.sessions", "commands", "List and show sessions, and read them."),
+        _Entry("sessions", "app.cli.sessions", "commands", "List and show sessions, read them, and add notes."),
         _Entry("audit", "app.cli.audit", "audit", "Print the audit ledger."),
         _Entry("config", "app.cli.config", "commands", "Show the settings in force, or the reference of all settings."),
         _Entry("migrate", "app.cli.migrate", "migrate", "Bring the database up to this version."),

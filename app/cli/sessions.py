@@ -1,20 +1,30 @@
-"""`laneway sessions`: list and show the sessions of a running service, and what was said in them."""
+"""`laneway sessions`: the sessions of a running service and what was said in them, and notes from beside it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from app.cli.remote import JsonOption, LimitOption, UrlOption, remote
+from app.cli.logs import configure_logging
+from app.cli.remote import JsonOption, LimitOption, UrlOption, fail, remote
 from app.cli.tables import print_json, print_record, print_table
+from app.domain.session import key_problem
+from app.errors import SessionBusy, SessionNotFound
+from app.settings import load
 
 PAGE = 200
 
 commands = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, add_completion=False, help="List and show sessions, and read them."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="List and show sessions, read them, and add notes.",
 )
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Key of the session.", show_default=False)]
@@ -67,6 +77,38 @@ def transcript(key: KeyArgument, limit: LimitOption = 50, as_json: JsonOption = 
         for part in entry["parts"]:
             print(_printable(_said(part)))
         print()
+
+
+@commands.command()
+def note(
+    key: KeyArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The note; `-`: standard input.", show_default=False)],
+    local: Annotated[
+        bool, typer.Option("--local", help="Write to the state directory of this machine, also beside the service.")
+    ] = False,
+    config: Annotated[Path | None, typer.Option(help="The laneway.toml to read.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Where everything durable lives.")] = None,
+) -> None:
+    """Append a note to a transcript; it waits while a run is under way."""
+    if not local:
+        raise typer.Exit(fail("a note through the service is not available in this build; use --local", 2))
+    problem = key_problem(key)
+    if problem is not None:
+        raise typer.BadParameter(problem, param_hint="KEY")
+    configure_logging()
+    settings = load(config, os.environ, {"state_dir": state_dir}, secrets=False).settings
+    from app.cli.local_note import append_locally, read_text
+    from app.store.contract import LockUnusable
+
+    try:
+        words = read_text(text, settings.limits.request_body_bytes)
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong), param_hint="TEXT") from None
+    try:
+        entry_no = asyncio.run(append_locally(settings, key, words))
+    except (SessionNotFound, SessionBusy, LockUnusable) as refusal:
+        raise typer.Exit(fail(str(refusal))) from None
+    print(f"Noted as entry {entry_no} of {key}")
 
 
 def _newest(items: Any, key: str, limit: int) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ class SessionLocks:
         limit_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         until_s = self._clock.steady_s() + limit_ms / 1000
         pause_s = POLL_S_MIN
-        while (refusal := self._refusal(path, who, limit_ms, allow_reentrant=allow_reentrant)) is not None:
+        while (refusal := self._refusal(path, who, allow_reentrant=allow_reentrant)) is not None:
             left_s = until_s - self._clock.steady_s()
             if left_s <= 0 or hurried():
                 raise refusal()
@@ -115,7 +115,7 @@ class SessionLocks:
         finally:
             self._release(path)
 
-    def _refusal(self, path: Path, who: str, limit_ms: int, *, allow_reentrant: bool) -> Callable[[], Exception] | None:
+    def _refusal(self, path: Path, who: str, *, allow_reentrant: bool) -> Callable[[], Exception] | None:
         """Try once. None: it is held now; else what to raise when waiting ends."""
         try:
             if self._take(path, who, allow_reentrant=allow_reentrant):
@@ -124,7 +124,7 @@ class SessionLocks:
             if not problem.passing:
                 raise
             return partial(LockUnusable, str(problem), passing=True)
-        return lambda: SessionBusy(_busy(self._holder(path), limit_ms))
+        return lambda: SessionBusy(_busy(self._holder(path), self._timeout_ms))
 
     def _path(self, session_key: str) -> Path:
         return self._folder / f"{hashlib.sha256(session_key.encode()).hexdigest()}.lock"

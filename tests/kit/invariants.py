@@ -177,7 +177,7 @@ def _told_is_kept(rows: Rows) -> Iterator[str]:
 def _calls_are_answered(rows: Rows) -> Iterator[str]:
     open_runs = {row["id"] for row in rows(f"SELECT id FROM run WHERE status IN {_OPEN}")}
     entries: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in rows("SELECT * FROM transcript WHERE kind = 'message' ORDER BY transcript_id, entry_no"):
+    for row in rows("SELECT * FROM transcript WHERE kind IN ('message', 'note') ORDER BY transcript_id, entry_no"):
         entries[row["transcript_id"]].append(row)
     for transcript_id, listed in entries.items():
         due: list[str] = []
