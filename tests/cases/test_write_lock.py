@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import os
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -11,11 +14,12 @@ from dataclasses import dataclass
 import pytest
 
 from tests.kit.environment import clean_environ
+from tests.kit.gauges import until
 from tests.kit.invariants import check_invariants
 from tests.kit.lock_holder import LockHolder
 from tests.kit.model_server import hold, reply_calls, reply_text
 from tests.kit.rules import check_run
-from tests.kit.service import Service, ServiceFactory
+from tests.kit.service import ProbeService, Service, ServiceFactory
 
 LIMIT = "session.write_lock.acquire_timeout_ms"
 USUAL = "LANEWAY_SESSION__WRITE_LOCK__ACQUIRE_TIMEOUT_MS"
@@ -89,20 +93,24 @@ async def test_a_note_stands_in_the_transcript_and_in_the_next_request(shared_se
     check_invariants(one)
 
 
-async def test_a_note_waits_for_a_run_and_never_stands_between_a_call_and_its_result(shared_service: Service) -> None:
-    one = shared_service
+async def test_a_note_waits_for_a_run_and_never_stands_between_a_call_and_its_result(
+    probe_service: ProbeService,
+) -> None:
+    one = probe_service
     key = "note-2"
-    one.model.on(f"[s:{key}]", [*reply_calls(("c", "list", {})), hold("a")], [hold("b"), *reply_text("done")])
+    call = reply_calls(("c", "probe", {"marker": key, "seconds": 600}))
+    one.model.on(f"[s:{key}]", call, reply_text("never"))
     run_id = await one.run(f"hello [s:{key}]", key)
     waiting = [await started(one, key, f"note {number}") for number in range(2)]
-    for name in ("a", "b"):
-        await one.model.until_held(name)
-        assert all(process.returncode is None for process in waiting)
-        one.model.release(name)
-    assert (await one.ended(run_id))["status"] == "succeeded"
+    await until(lambda: any(line.marker == key for line in one.probes()), "the tool is at work")
+    early = await note(one, key, "too early", **{USUAL: "0"})
+    assert early.code == 1 and f"run {run_id} is under way" in early.err, early
+    assert [process.returncode for process in waiting] == [None, None]
+    await one.abort(run_id)
+    assert (await one.ended(run_id))["status"] == "cancelled"
     assert [(await ended(process)).code for process in waiting] == [0, 0]
-    kinds = [kind for kind, _, _ in await said(one, key)]
-    assert kinds == ["message"] * (len(kinds) - 2) + ["note"] * 2
+    kinds = [(kind, role) for kind, role, _ in await said(one, key)]
+    assert kinds[-3:] == [("message", "tool"), ("note", "assistant"), ("note", "assistant")], kinds
     check_invariants(one)
 
 
@@ -160,14 +168,59 @@ async def test_a_note_that_cannot_be_is_refused_in_one_line(shared_service: Serv
     assert len(await said(one, "note-5")) == 2
 
 
+async def test_a_note_never_goes_into_a_database_of_another_version(service: ServiceFactory) -> None:
+    one = service()
+    async with one:
+        await talked(one, "old")
+        one.terminate()
+        assert await one.until_exit(60) == 0
+    assert (await note(one, "old", "while nobody serves it")).code == 0
+    for version, why in (("0001", "laneway migrate"), ("9999", "newer than this code")):
+        with contextlib.closing(sqlite3.connect(one.database)) as raw:
+            raw.execute("UPDATE alembic_version SET version_num = ?", (version,))
+            raw.commit()
+        refused = await note(one, "old", "late")
+        assert refused.code == 1 and why in refused.err and len(refused.err.splitlines()) == 1, refused
+    assert one.query("SELECT count(*) AS n FROM transcript")[0]["n"] == 3
+
+
+async def test_a_database_that_another_program_writes_is_waited_for(short: Service) -> None:
+    one = short
+    await talked(one, "foreign")
+    with contextlib.closing(sqlite3.connect(one.database, isolation_level=None)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        refused = await note(one, "foreign", "late", **{USUAL: "300"})
+        assert refused.code == 1 and "busy with other writes" in refused.err, refused
+        waiting = await started(one, "foreign", "in time")
+        assert (await note(one, "foreign", "late", **{USUAL: "300"})).code == 1
+        assert waiting.returncode is None
+        raw.execute("ROLLBACK")
+    assert (await ended(waiting)).code == 0
+    assert [kind for kind, _, _ in await said(one, "foreign")] == ["message", "message", "note"]
+
+
+async def test_a_lock_file_that_is_none_fails_its_session_alone(shared_service: Service) -> None:
+    one = shared_service
+    path = one.state_dir / "locks" / f"{hashlib.sha256(b'broken').hexdigest()}.lock"
+    path.symlink_to(one.state_dir / "elsewhere")
+    run_id = await one.run("hello [s:broken]", "broken")
+    record = await one.ended(run_id)
+    assert (record["status"], record["error"]["code"]) == ("failed", "internal")
+    assert str(one.state_dir) not in str(record) and path.name in one.log
+    await check_run(one, run_id)
+    path.unlink()
+    await talked(one, "broken")
+
+
 async def test_a_run_waits_for_the_holder_and_then_goes_on(shared_service: Service) -> None:
     one = shared_service
-    one.model.on("[s:wait-1]", reply_text("an answer"))
+    one.model.on("[s:wait-1", reply_text("an answer"), reply_text("an answer"))
     async with LockHolder(one.state_dir, "wait-1") as holder:
         run_id = await one.run("hello [s:wait-1]", "wait-1")
-        other = await one.run("hello [s:wait-1]", "wait-1-other")
+        other = await one.run("hello [s:wait-1-other]", "wait-1-other")
         assert (await one.ended(other))["status"] == "succeeded", "another session waits too"
         assert (await one.record(run_id))["status"] == "running"
+        assert one.model.requests_of("wait-1") == []
         await holder.let_go()
     checked = await check_run(one, run_id)
     assert checked.terminal is not None and (await one.record(run_id))["status"] == "succeeded"
@@ -189,6 +242,7 @@ async def test_a_run_that_waited_too_long_ends_as_busy_and_names_the_holder(shor
         record = await one.ended(run_id)
         assert (record["status"], record["error"]["code"]) == ("failed", "session-busy")
         assert f"a compaction (process {holder.pid}" in record["error"]["message"] and record["error"]["retryable"]
+    assert one.model.requests_of("late") == [], "the model was asked with an input that is not kept"
     await check_run(one, run_id)
     await talked(one, "late")
 

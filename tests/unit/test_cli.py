@@ -46,6 +46,16 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path, args: list[str]) -> None:
     assert laneway(*args, cwd=tmp_path).returncode == 2
 
 
+def test_a_note_says_what_it_is_not_available_for(tmp_path: Path) -> None:
+    remote = laneway("sessions", "note", "one", "text", cwd=tmp_path)
+    assert remote.returncode == 2 and "not available in this build; use --local" in remote.stderr
+    server = {"LANEWAY_STORE__URL": "postgresql://user:hidden@127.0.0.1:1/name"}
+    refused = laneway("sessions", "note", "one", "text", "--local", cwd=tmp_path, **server)
+    assert refused.returncode == 1 and "store.url names a server" in refused.stderr
+    assert "hidden" not in refused.stderr and len(refused.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "code",
     [
