@@ -13,7 +13,7 @@ from tests.kit.model_server import done as end_mark
 from tests.kit.rules import check_case, transcript_text
 from tests.kit.service import Service, ServiceFactory
 from tests.kit.sse import Event, check_stream
-from tests.kit.story import behind, story
+from tests.kit.story import behind, same_rest, story
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ async def test_an_ended_run_is_told_to_its_end_from_any_cursor_also_after_restar
                 for after in range(1, last + 1):
                     events = await _read(one, run_id, after)
                     check_stream(events, after=after)
-                    assert story(behind(events, after)) == story(behind(whole, after)), f"{name} after {after}"
+                    assert same_rest(whole, events, after), f"{name} after {after}"
                     assert events[-1].payload == whole[-1].payload == await one.wait(run_id)
                 for query in ({"last_event_id": last + 1}, {"after": last + 1}):
                     async with await one.stream(run_id, **query) as stream:

@@ -70,7 +70,8 @@ async def test_a_text_arrives_as_it_was(shared_service: Service, name: str) -> N
     one, session, words = shared_service, f"text-{list(TEXTS).index(name)}", TEXTS[name]
     marked = f"text {name}: {words}"
     one.model.on(f"text {name}: ", [thinking(*words), _content(*words), finish(), done()], reply_text("next"))
-    fields: dict[str, Any] = {"label": words, "metadata": {words: [words]}, "reasoning": "stream"}
+    label = words.replace("\0", "")
+    fields: dict[str, Any] = {"label": label, "metadata": {words: [words]}, "reasoning": "stream"}
     async with await one.post_stream(marked, session, **fields, extraSystemPrompt=words) as stream:
         live = await stream.collect_until_done()
         _check_frames(live, stream.violations)
@@ -87,7 +88,7 @@ async def test_a_text_arrives_as_it_was(shared_service: Service, name: str) -> N
     assert queued["input"]["parts"] == [{"type": "text", "text": marked}]
     record = await one.record(run_id)
     assert reply_texts(record) == reply_texts(await one.wait(run_id)) == [words]
-    assert (record["label"], record["metadata"]) == (words, {words: [words]})
+    assert (record["label"], record["metadata"]) == (label, {words: [words]})
     assert [transcript_text(item) for item in await one.transcript(session)] == [marked, words]
     next_run = await one.run(f"text {name}: again", session)
     await one.ended(next_run)
@@ -127,7 +128,7 @@ async def test_half_characters_of_a_model_are_put_together_or_replaced(shared_se
 
 @pytest.mark.parametrize("name", TEXTS)
 async def test_names_and_arguments_of_calls_forge_nothing(shared_service: Service, name: str) -> None:
-    """A model may name its tools as it likes. WIRE-12"""
+    """A model may name its tools as it likes; a NUL in a name becomes a replacement mark. WIRE-12"""
     one, session, words = shared_service, f"tool-{list(TEXTS).index(name)}", TEXTS[name]
     calls = reply_calls((f"call {words}", f"tool {words}", {words: words}))
     one.model.on(f"call {name}!", calls, reply_text("after the call"))
@@ -136,11 +137,12 @@ async def test_names_and_arguments_of_calls_forge_nothing(shared_service: Servic
         _check_frames(live, stream.violations)
     run_id = str(live[0].payload["runId"])
     asked = [event.payload for event in live if event.stream == "tool" and event.phase == "requested"]
-    assert [(one_call["name"], one_call["args"]) for one_call in asked] == [(f"tool {words}"[:128], {words: words})]
+    tool = f"tool {words}".replace("\0", "\ufffd")[:128]
+    assert [(one_call["name"], one_call["args"]) for one_call in asked] == [(tool, {words: words})]
     await check_case(one, [run_id], sessions=[session])
 
 
-@pytest.mark.parametrize("name", [name for name in TEXTS if len(TEXTS[name]) < 257])
+@pytest.mark.parametrize("name", [name for name in TEXTS if len(TEXTS[name]) < 257 and name != "NUL"])
 async def test_a_reason_of_an_abort_is_told_as_it_was(shared_service: Service, name: str) -> None:
     one, session, words = shared_service, f"reason-{list(TEXTS).index(name)}", TEXTS[name]
     run_ids = [await one.run(f"x {number}", session, queue={"cap": 50}) for number in range(3)]
@@ -154,6 +156,18 @@ async def test_a_reason_of_an_abort_is_told_as_it_was(shared_service: Service, n
         if record["status"] == "cancelled":
             assert next(event for event in events if event.terminal).payload["reason"] == words
             assert record["abortReason"] == words
+
+
+async def test_a_label_a_reason_and_a_model_have_no_nul(shared_service: Service) -> None:
+    """They are columns, and not every database takes it there. What is kept as JSON has it as it was."""
+    run_id = await shared_service.run("x", "no-nul")
+    for path, body, pointer in (
+        (f"{API}/runs", {"message": "x", "label": "a\0b"}, "#/label"),
+        (f"{API}/runs", {"message": "x", "model": "demo:a\0b"}, "#/model"),
+        (f"{API}/runs/{run_id}/abort", {"reason": "a\0b"}, "#/reason"),
+    ):
+        check_problem(await shared_service.request("POST", path, json=body), 422, "validation-failed", pointer=pointer)
+    await shared_service.ended(run_id)
 
 
 @pytest.mark.parametrize("words", [*TEXTS.values(), "\ud800"], ids=[*TEXTS, "a lone half"])

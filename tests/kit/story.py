@@ -32,3 +32,16 @@ def story(events: Iterable[Event]) -> list[Line]:
 def behind(events: Iterable[Event], cursor: int) -> list[Event]:
     """The numbered events that a reader at this cursor has still to get."""
     return [event for event in events if event.stream not in CONTROL and (event.seq or 0) > cursor]
+
+
+def same_rest(whole: Iterable[Event], rest: Iterable[Event], cursor: int) -> bool:
+    """Whether a reader at this cursor got what a reader of all got behind it.
+
+    A delta that was folded since, around the cursor, goes on inside: then the end of the one is the other.
+    """
+    wanted, got = behind(whole, cursor), behind(rest, cursor)
+    lines, told = story(wanted), story(got)
+    if lines != told and (wanted[0].first_seq or 0) <= cursor and lines[0][0] == told[0][0]:
+        inside = got[0].payload["offset"] - wanted[0].payload["offset"]
+        lines[0] = (lines[0][0], lines[0][1][inside:])
+    return lines == told
