@@ -37,6 +37,7 @@ _ENTRIES = {
         _Entry("sessions", "app.cli.sessions", "commands", "List and show sessions, read them, and add notes."),
         _Entry("audit", "app.cli.audit", "audit", "Print the audit ledger."),
         _Entry("config", "app.cli.config", "commands", "Show the settings in force, or the reference of all settings."),
+        _Entry("doctor", "app.cli.doctor", "doctor", "Check the set-up, and say what to do about what is wrong."),
         _Entry("migrate", "app.cli.migrate", "migrate", "Bring the database up to this version."),
     )
 }
