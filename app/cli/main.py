@@ -74,7 +74,6 @@ def _print_version(asked: bool) -> None:
 app = typer.Typer(
     cls=_LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

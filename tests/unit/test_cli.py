@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -111,3 +112,43 @@ def test_the_printed_reference_is_the_committed_page(tmp_path: Path) -> None:
     committed = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert committed == page(describe()), "run: laneway config reference > docs/configuration.md"
     assert laneway("config", "reference", cwd=tmp_path).stdout == committed
+
+
+BASH = """
+source "$1"
+COMP_WORDS=({words}); COMP_CWORD={at}; COMPREPLY=()
+_laneway_completion laneway
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["laneway", "ru"], {"runs"}),
+        (["laneway", "runs", ""], {"list", "show", "abort", "events"}),
+        (["laneway", "doctor", "--st"], {"--state-dir"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(tmp_path: Path, words: list[str], offered: set[str]) -> None:
+    """With the script that `--show-completion` prints, in a real shell."""
+    program = tmp_path / "laneway"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m app.cli "$@"\n')
+    program.chmod(0o755)
+    environ = clean_environ({"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)})
+    script = subprocess.run(
+        ["bash", "-c", "laneway --show-completion bash"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    (tmp_path / "script").write_text(script.stdout)
+    asked = BASH.format(words=" ".join(f"'{word}'" for word in words), at=len(words) - 1)
+    done = subprocess.run(
+        ["bash", "-c", asked, "bash", str(tmp_path / "script")],
+        env=environ, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered, done

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
+from app.cli.main import app
 from app.domain.outcome import ERROR_CODES, OUTCOMES
 from app.domain.tool_call import CALL_CODES
 from app.errors import LanewayError, StartError
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 HTTP = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
 
 
@@ -57,3 +59,20 @@ def test_links_lead_somewhere(page: Path) -> None:
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), target
+
+
+def test_the_first_test_of_a_contributor_is_one_of_ours() -> None:
+    shown = re.search(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert shown is not None
+    assert shown.group(1) == (ROOT / "tests" / "cases" / "test_first.py").read_text(encoding="utf-8")
+
+
+def test_the_page_of_the_command_line_names_every_command() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    top = typer.main.get_command(app)
+    with top.make_context("laneway", [], resilient_parsing=True) as context:
+        for name in top.list_commands(context):
+            command = top.resolve_command(context, [name])[1]
+            inner = command.list_commands(context) if hasattr(command, "list_commands") else [""]
+            for each in inner:
+                assert re.search(rf"`laneway {name}\b[^|]*\b{each}\b", page), f"laneway {name} {each}"
