@@ -156,6 +156,7 @@ async def test_a_tool_that_dies_oddly_frees_its_session(probe_service: ProbeServ
 async def test_the_run_limit_stops_tools_too(service: ServiceFactory, model: ModelServer) -> None:
     model.on("long", reply_calls(("c1", "probe", {"marker": "limit", "seconds": 60})))
     async with service(probes=True) as one:
+        await one.ended(await one.run("the model layer is loaded [s:a]", "a"))
         run_id = await one.run("long [s:a]", "a", timeoutSeconds=4)
         record = await one.ended(run_id)
         assert (record["status"], record["error"]["code"]) == ("timed_out", "timed-out")
