@@ -24,7 +24,9 @@ from benchmarks.machine import BUSY_SHARE, Bystanders, described
 from benchmarks.plan import Plan
 from benchmarks.process import NotStarted
 from benchmarks.stage import Stage, stage
+from benchmarks.stored import stored
 from benchmarks.wire import Broken, now
+from tests.kit.database import KINDS, StoreKind
 
 Measure = Callable[[Stage, Plan], Awaitable[list[Figure]]]
 
@@ -38,6 +40,7 @@ MEASURES: dict[str, Measure] = {
     "streams": footprint.streams,
     "memory": footprint.memory,
     "start": footprint.start,
+    "stored": stored,
 }
 MEASURE_S_MAX = 300.0
 OPEN_FILES = 8192
@@ -48,11 +51,12 @@ def main() -> int:
     _allow_open_files()
     plan = Plan(options.scale, options.repeats)
     try:
-        figures = uvloop.run(_measure(options.only, plan))
+        figures = {store: uvloop.run(_measure(options.only, plan, store)) for store in options.store}
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped before the end", file=sys.stderr)
         return 130
-    print(table(figures))
+    for store, found in figures.items():
+        print(f"\nKept in {store}:\n\n{table(found)}")
     for error in plan.errors:
         print(f"! {error}")
     noisy = [name for name, others in plan.others.items() if others > BUSY_SHARE]
@@ -68,8 +72,15 @@ def _options() -> argparse.Namespace:
     options.add_argument("--scale", type=float, default=1.0, help="multiplies every count of calls (default 1)")
     options.add_argument("--repeats", type=int, default=3, help="how often each measurement is taken (default 3)")
     options.add_argument("--only", default="", help=f"some of {','.join(MEASURES)}, with commas between")
+    options.add_argument(
+        "--store",
+        choices=[*KINDS, "both"],
+        default="sqlite",
+        help="where the service keeps everything (default sqlite)",
+    )
     options.add_argument("--out", type=Path, help="write the figures, with every sample, as JSON to this file")
     given = options.parse_args()
+    given.store = KINDS if given.store == "both" else (given.store,)
     given.only = [name for name in given.only.split(",") if name] or list(MEASURES)
     unknown = set(given.only).difference(MEASURES)
     if unknown:
@@ -79,24 +90,28 @@ def _options() -> argparse.Namespace:
     return given
 
 
-async def _measure(names: list[str], plan: Plan) -> list[Figure]:
+async def _measure(names: list[str], plan: Plan, store: StoreKind) -> list[Figure]:
     """The figures of the named measurements; one that breaks is noted and the others go on."""
     me = asyncio.current_task()
     assert me is not None
     for number in (signal.SIGTERM, signal.SIGINT):  # what was started is stopped before we go
         asyncio.get_running_loop().add_signal_handler(number, me.cancel)
     figures: list[Figure] = []
-    async with stage() as set_up:
+    async with stage(store) as set_up:
         for name in names:
             begun, bystanders = now(), Bystanders(set_up.model)
             try:
                 async with asyncio.timeout(MEASURE_S_MAX):
                     figures += await MEASURES[name](set_up, plan)
             except (OSError, Broken, NotStarted, TimeoutError) as problem:
-                plan.errors.append(f"{name} could not be measured: {problem or repr(problem)}")
+                plan.errors.append(f"{name} on {store} could not be measured: {problem or repr(problem)}")
             others = bystanders.share()
-            plan.others[name] = round(others, 3)
-            print(f"{name}: {now() - begun:.0f} s, others took {others:.0%} of the CPUs", file=sys.stderr, flush=True)
+            plan.others[f"{name} on {store}"] = round(others, 3)
+            print(
+                f"{name} on {store}: {now() - begun:.0f} s, others took {others:.0%} of the CPUs",
+                file=sys.stderr,
+                flush=True,
+            )
     return figures
 
 
@@ -107,13 +122,13 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _report(options: argparse.Namespace, plan: Plan, figures: list[Figure]) -> dict[str, Any]:
+def _report(options: argparse.Namespace, plan: Plan, figures: dict[StoreKind, list[Figure]]) -> dict[str, Any]:
     return {
         "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "machine": described(),
         "cpuShareOfOthers": plan.others,
         "options": {"scale": options.scale, "repeats": options.repeats, "only": options.only},
-        "figures": [figure.to_json() for figure in figures],
+        "figures": {store: [figure.to_json() for figure in found] for store, found in figures.items()},
         "errors": plan.errors,
     }
 

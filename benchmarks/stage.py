@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.process import NotStarted, Process
 from benchmarks.targets import Direct, Floor, Laneway, session
 from benchmarks.wire import Broken, now
+from tests.kit.database import FILE, Database, PostgresDatabase, SqliteDatabase, StoreKind
+from tests.kit.environment import variable
+from tests.kit.postgres import PostgresServer
 
 STREAMS_MAX = 5000
 WARM_RUNS = 20
@@ -20,8 +23,10 @@ WARM_RUNS = 20
 class Stage:
     """Starts what is measured. Every process that it gives out ends with its `async with`."""
 
-    def __init__(self, folder: Path, model: Process) -> None:
+    def __init__(self, folder: Path, model: Process, server: PostgresServer | None) -> None:
         self._folder = folder
+        self._server = server
+        self._databases: dict[Path, Database] = {}
         self._model_url = f"http://127.0.0.1:{model.port}"
         self._count = 0
         self.model = model
@@ -53,6 +58,7 @@ class Stage:
     async def started(self, folder: Path) -> AsyncIterator[Laneway]:
         """The real service on the state that `folder` holds, as soon as its port is open."""
         settings = {
+            **{variable(key): str(value) for key, value in self.database(folder).settings.items()},
             "LANEWAY_STATE_DIR": str(folder / "state"),
             "LANEWAY_SERVER__DRAIN_SECONDS": "0",
             "LANEWAY_PROVIDERS__BENCH__KIND": "openai",
@@ -67,6 +73,14 @@ class Stage:
         finally:
             await process.stop()
 
+    def database(self, folder: Path) -> Database:
+        """Where the service on the state of `folder` keeps everything: its file, or a database of the server."""
+        if folder not in self._databases:
+            server = self._server
+            made = SqliteDatabase(folder / "state" / FILE) if server is None else PostgresDatabase(server)
+            self._databases[folder] = made
+        return self._databases[folder]
+
     def folder(self, name: str) -> Path:
         """A folder of its own, removed with the stage."""
         self._count += 1
@@ -80,13 +94,17 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
-    """Everything that a measurement needs, in a temporary folder (of `TMPDIR`: it should be on a disk)."""
-    with TemporaryDirectory(prefix="laneway-bench-") as made:
+async def stage(store: StoreKind) -> AsyncIterator[Stage]:
+    """Everything that a measurement needs, in a temporary folder (of `TMPDIR`: it should be on a disk).
+
+    A PostgreSQL server is one of our own, which really writes to the disk (`fsync`).
+    """
+    with TemporaryDirectory(prefix="laneway-bench-") as made, ExitStack() as stack:
         folder = Path(made)
+        server = stack.enter_context(PostgresServer(fsync=True)) if store == "postgresql" else None
         model = await Process.spawn([sys.executable, "-m", "benchmarks.model"], {}, folder / "model.log")
         try:
-            yield Stage(folder, model)
+            yield Stage(folder, model, server)
         finally:
             await model.stop()
 
