@@ -5,6 +5,8 @@ PYTHON ?= python3
 ARGS ?=
 JOBS ?= 3
 SYSTEM_POSTGRES ?= /usr/lib/postgresql/15/bin
+# What `make test` has run on the wheel's server already; these lean on the server most.
+STORE_CASES := start_postgres abort_race fold idempotency lane_order retention resume
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -38,9 +40,9 @@ run: $(STAMP) ## Start the service
 test: $(STAMP) ## Run all tests but the drill
 	$(BIN)/python -m pytest -m 'not drill' -n $(JOBS) --dist worksteal $(ARGS)
 
-test-postgresql: $(STAMP) ## Run what concerns the PostgreSQL store on the server of the system's packages
+test-postgresql: $(STAMP) ## Run what leans on the PostgreSQL store most on the server of the system's packages
 	TEST_POSTGRES_BIN=$(SYSTEM_POSTGRES) $(BIN)/python -m pytest -m 'not drill' -n $(JOBS) --dist worksteal \
-	  --store postgresql tests/store tests/simulation tests/crash tests/cases $(ARGS)
+	  --store postgresql tests/store tests/simulation $(addprefix tests/cases/test_,$(addsuffix .py,$(STORE_CASES))) $(ARGS)
 
 drill: $(STAMP) ## Kill a service again and again and account for every run
 	@$(BIN)/python -m pytest -m drill -n $(JOBS) --dist worksteal $(ARGS); code=$$?; \
