@@ -23,7 +23,7 @@ SEED = 20261130
 
 
 @pytest.mark.drill
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("tools", [False, True], ids=["text", "tools"])
 @pytest.mark.parametrize("aborts", [0, 3], ids=["plain", "with aborts"])
 async def test_kills_at_random_instants(service: ServiceFactory, model: ModelServer, aborts: int, tools: bool) -> None:
