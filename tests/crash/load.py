@@ -16,7 +16,7 @@ from tests.kit.invariants import check_at_rest
 from tests.kit.service import Service
 from tests.kit.sse import Event, check_stream
 
-GIVE_UP_S = 900
+GIVE_UP_S = 900.0
 EACH_MIN = 3
 ATTEMPTS_MAX = 3
 """A run that is killed in so many attempts without progress ends as interrupted, by decision."""
