@@ -143,7 +143,7 @@ async def test_five_hundred_aborts_and_leavers_give_everything_back(service: Ser
 
 async def test_a_database_that_another_process_locks_under_way_is_waited_for(service: ServiceFactory) -> None:
     """Posts are refused as busy meanwhile, reads go on; once it is free everything does."""
-    async with service({"limits.accept_wait_ms": 300}) as one:
+    async with service({"limits.accept_wait_ms": 2_000}) as one:
         first = await one.run("x", "locked")
         await one.ended(first)
         with one.store.locked():

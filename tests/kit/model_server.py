@@ -151,11 +151,11 @@ class ModelServer:
         """How many replies wait at the hold now."""
         return self._held[name]
 
-    def wait_held(self, name: str, count: int = 1, timeout_s: float = 10.0) -> None:
+    def wait_held(self, name: str, count: int = 1, timeout_s: float = 40.0) -> None:
         """Until so many replies have come to the hold, since the start or `clear`."""
         self.wait(lambda: self._arrived[name] >= count, f"{count} replies at hold {name!r}", timeout_s)
 
-    async def until_held(self, name: str, count: int = 1, timeout_s: float = 10.0) -> None:
+    async def until_held(self, name: str, count: int = 1, timeout_s: float = 40.0) -> None:
         """As `wait_held`, awaited."""
         await self.until(lambda: self._arrived[name] >= count, f"{count} replies at hold {name!r}", timeout_s)
 
@@ -202,7 +202,7 @@ class ModelServer:
 
     # waiting
 
-    def wait(self, condition: Callable[[], bool], what: str = "the condition", timeout_s: float = 10.0) -> None:
+    def wait(self, condition: Callable[[], bool], what: str = "the condition", timeout_s: float = 40.0) -> None:
         """Block until the condition holds."""
         limit = time.monotonic() + timeout_s
         while not condition():
@@ -210,7 +210,7 @@ class ModelServer:
                 raise TimeoutError(f"no {what} within {timeout_s} s; requests so far: {len(self.requests)}")
             time.sleep(_POLL_S)
 
-    async def until(self, condition: Callable[[], bool], what: str = "the condition", timeout_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], what: str = "the condition", timeout_s: float = 40.0) -> None:
         """Await until the condition holds."""
         limit = time.monotonic() + timeout_s
         while not condition():
@@ -218,15 +218,15 @@ class ModelServer:
                 raise TimeoutError(f"no {what} within {timeout_s} s; requests so far: {len(self.requests)}")
             await asyncio.sleep(_POLL_S)
 
-    def wait_requests(self, count: int, timeout_s: float = 10.0) -> None:
+    def wait_requests(self, count: int, timeout_s: float = 40.0) -> None:
         """Block until so many requests are recorded."""
         self.wait(lambda: len(self.requests) >= count, f"{count} requests", timeout_s)
 
-    async def until_requests(self, count: int, timeout_s: float = 10.0) -> None:
+    async def until_requests(self, count: int, timeout_s: float = 40.0) -> None:
         """Await until so many requests are recorded."""
         await self.until(lambda: len(self.requests) >= count, f"{count} requests", timeout_s)
 
-    async def until_idle(self, timeout_s: float = 10.0) -> None:
+    async def until_idle(self, timeout_s: float = 40.0) -> None:
         """Await until no request is in progress."""
         await self.until(lambda: self.in_flight.total() == 0, "end of all requests", timeout_s)
 
