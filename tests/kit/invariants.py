@@ -93,7 +93,8 @@ def _no_idle_backlog(rows: Rows) -> Iterator[str]:
 def _running_is_held(rows: Rows) -> Iterator[str]:
     query = """
         SELECT run.id, run.attempt, lane, lane_owner, writer_run, writer_attempt, transcript_now, worker.id AS worker
-        FROM run JOIN (SELECT id AS sid, transcript_id AS transcript_now, * FROM session) ON sid = run.session_id
+        FROM run
+        JOIN (SELECT id AS sid, transcript_id AS transcript_now, * FROM session) AS present ON sid = run.session_id
         LEFT JOIN worker ON worker.id = lane_owner
         WHERE run.status = 'running' AND run.transcript_id = transcript_now
     """
