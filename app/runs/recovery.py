@@ -10,7 +10,7 @@ import structlog
 from app.errors import StoreUnusable
 from app.faults import Point, hit
 from app.runs.executor import Surroundings
-from app.runs.upkeep import Upkeep
+from app.runs.upkeep import DAY_MS, Upkeep
 from app.runs.worker import is_gone
 from app.store.contract import StepUnsettled, StoreClosed
 from app.store.transaction import sweep
@@ -25,8 +25,7 @@ WAKES_PER_PASS = 1000
 BEGIN_WITHIN_S = 10.0
 OTHERS_SLACK_S = 1.0
 OTHERS_POLL_S = 0.5
-DEAD_WORKERS_KEPT_MS = 7 * 24 * 3600 * 1000
-DAY_MS = 24 * 3600 * 1000
+DEAD_WORKERS_KEPT_MS = 7 * DAY_MS
 
 log = structlog.get_logger("laneway.recovery")
 

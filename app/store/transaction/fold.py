@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from app.domain.event import Event
 from app.domain.folding import STREAMS, Delta, Folded, delta_of, emptied, joined, stretch
 from app.faults import Point, hit
 from app.store import tables as t
+from app.store.transaction.trim import count_events, drop_oldest
 
 RUNS = 16
 LOOKS = 48
@@ -58,15 +59,6 @@ _join = (
     .where(t.run_event.c.run_id == bindparam("b_run"), t.run_event.c.seq == bindparam("b_seq"))
     .values(first_seq=bindparam("b_first"), payload=bindparam("b_payload"), cuts=bindparam("b_cuts"))
 )
-_count = select(func.count()).select_from(t.run_event).where(t.run_event.c.run_id == bindparam("b_run"))
-_nth = (
-    select(t.run_event.c.seq, t.run_event.c.first_seq, t.run_event.c.not_kept_from)
-    .where(t.run_event.c.run_id == bindparam("b_run"))
-    .order_by(t.run_event.c.seq)
-    .offset(bindparam("b_n"))
-    .limit(1)
-)
-_begin_at = update(t.run).where(t.run.c.id == bindparam("b_run")).values(seq_first=bindparam("b_first"))
 _done = (
     update(t.run)
     .where(t.run.c.id == bindparam("b_run"), t.run.c.ended_at.is_not(None))
@@ -137,19 +129,11 @@ def fold_some(conn: Connection, before_ms: int, now_ms: int, bytes_max: int, eve
 
 def _trim(conn: Connection, run_id: str, events_max: int) -> bool:
     """Delete the oldest rows beyond the bound, at most a page of them. False when there are none."""
-    count = conn.execute(_count, {"b_run": run_id}).scalar_one()
-    surplus = min(count - events_max, PAGE_ROWS)
+    surplus = min(count_events(conn, run_id) - events_max, PAGE_ROWS)
     if surplus <= 0:
         return False
-    first = conn.execute(_nth, {"b_run": run_id, "b_n": surplus}).one()
-    conn.execute(_drop, {"b_run": run_id, "b_first": 0, "b_seq": first.seq})
-    conn.execute(_begin_at, {"b_run": run_id, "b_first": _begins(first)})
+    drop_oldest(conn, run_id, surplus)
     return True
-
-
-def _begins(row: Any) -> int:
-    """The first number that a row stands for, those it names as not kept among them."""
-    return int(row.first_seq if row.not_kept_from is None else row.not_kept_from)
 
 
 def _empty(conn: Connection, run_id: str) -> bool:
