@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 import structlog
 
-from app.store.postgres import connector
+from app.store.postgres_connection import connector
 from app.store.transaction.worker import LEASE_MS
 
 PERIOD_S = LEASE_MS / 4000

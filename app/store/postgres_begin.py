@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.errors import StoreUnusable
 from app.settings.database import shown
 from app.store.migrate import alembic_config, missing_revisions
-from app.store.postgres import connector, engine
+from app.store.postgres_connection import connector, engine
 
 OLDEST_VERSION = 13
 BEGIN_WITHIN_S = 15.0

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, create_engine
 
 from app.errors import StoreUnusable
 from app.store.migrate import alembic_config, migrate_sqlite, revisions
-from app.store.postgres import engine
 from app.store.postgres_begin import open_database, run_alembic
+from app.store.postgres_connection import engine
 from app.store.tables import metadata
 from tests.kit.database import PostgresDatabase
 from tests.kit.postgres import PostgresServer
