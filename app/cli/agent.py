@@ -6,7 +6,6 @@ Builds the request and turns what became of the run into an exit code: 0 ok, 1 e
 
 from __future__ import annotations
 
-import io
 import sys
 from typing import Annotated, Any
 
@@ -53,8 +52,6 @@ def agent(
         "timeoutSeconds": _whole(timeout_seconds),
     }
     body = {"message": message, **{name: value for name, value in given.items() if value is not None}}
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows another one
     view: View = JsonLines(sys.stdout) if as_json else Screen(sys.stdout, sys.stderr)
     raise typer.Exit(_follow(base, body, timeout_seconds, view))
 

@@ -52,14 +52,9 @@ def audit(
         "until": before,
     }
     with remote(url) as service:
-        if as_json:
-            answer = service.get("/api/v1/audit", limit=min(limit, PAGE), cursor=cursor, **query)
-            print_json({"events": answer["items"], "nextCursor": answer["nextCursor"]})
-            return
-        if cursor is not None:
-            answer = service.get("/api/v1/audit", limit=min(limit, PAGE), cursor=cursor, **query)
-            found = answer["items"]
-        else:
-            found = service.items("/api/v1/audit", limit, PAGE, **query)
+        found, next_cursor = service.pages("/api/v1/audit", limit, PAGE, cursor, **query)
+    if as_json:
+        print_json({"events": found, "nextCursor": next_cursor})
+        return
     rows = [[row.get(field) for field in COLUMNS.values()] for row in found]
     print_table(tuple(COLUMNS), rows, nothing="No such rows.")

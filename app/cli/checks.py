@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import sqlite3
 import stat
 import time
@@ -16,10 +17,10 @@ from pathlib import Path
 import httpx
 import orjson
 
-from app.errors import StoreUnusable
-from app.settings import EMBEDDED, Loaded, Settings
+from app.errors import StartError, StoreUnusable
+from app.settings import EMBEDDED, KEY_VARIABLES, Loaded, Settings
 from app.settings.database import shown
-from app.store.files import SECRET_BYTES, database_path
+from app.store.files import SECRET_BYTES, database_path, secret_key
 from app.store.migrate import missing_revisions, unusable
 
 FREE_BYTES_LOW = 1 << 30
@@ -31,7 +32,9 @@ LOOK_S = 10.0
 NETWORK_FILESYSTEMS = frozenset(
     {"9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "nfs", "nfs4", "smb3", "smbfs"}
 )
-VENDOR_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+
+
+_TAKEN = "another program has the port; stop it, or choose another one (server.port)"
 
 
 class Level(StrEnum):
@@ -75,11 +78,15 @@ def _settings(loaded: Loaded) -> Iterator[Finding]:
 
 
 def _state_dir(folder: Path) -> Iterator[Finding]:
-    if not folder.exists():
-        yield Finding("state directory", Level.OK, f"{folder} is made at the first start")
+    hint = "give the user of the service a folder that it can write (--state-dir or LANEWAY_STATE_DIR)"
+    if not os.path.lexists(folder):
+        above = next(place for place in folder.absolute().parents if place.exists())
+        if _writable(above):
+            yield Finding("state directory", Level.OK, f"{folder} is made at the first start")
+        else:
+            yield Finding("state directory", Level.PROBLEM, f"{folder} cannot be made in {above}", hint)
         return
-    if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        hint = "give the user of the service a folder that it can write (--state-dir or LANEWAY_STATE_DIR)"
+    if not _writable(folder):
         yield Finding("state directory", Level.PROBLEM, f"{folder} cannot be written", hint)
         return
     served = _served_by(folder)
@@ -91,6 +98,10 @@ def _state_dir(folder: Path) -> Iterator[Finding]:
         level = Level.PROBLEM if free < FREE_BYTES_NONE else Level.WARNING
         hint = "make room: what cannot be written is refused, and runs stop"
         yield Finding("disk", level, f"{free >> 20} MiB are left beside {folder}", hint)
+
+
+def _writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.R_OK | os.W_OK | os.X_OK)
 
 
 def _served_by(folder: Path) -> str:
@@ -106,8 +117,13 @@ def _served_by(folder: Path) -> str:
 
 def _secret_key(folder: Path) -> Iterator[Finding]:
     path = folder / "secret.key"
-    if os.environ.get("LANEWAY_SECRET_KEY"):
-        yield Finding("secret key", Level.OK, "given by LANEWAY_SECRET_KEY")
+    given = os.environ.get("LANEWAY_SECRET_KEY", "")
+    if given:
+        try:
+            secret_key(folder, given)
+            yield Finding("secret key", Level.OK, "given by LANEWAY_SECRET_KEY")
+        except StartError as problem:
+            yield Finding("secret key", Level.PROBLEM, str(problem), "or unset it to have a key file made")
         return
     try:
         mode = path.stat().st_mode
@@ -135,9 +151,16 @@ def _sqlite(settings: Settings) -> Iterator[Finding]:
     if kind in NETWORK_FILESYSTEMS:
         hint = "SQLite needs a local disk; put the state directory on one, or use PostgreSQL (store.url)"
         yield Finding("database", Level.PROBLEM, f"{path} lies on a network file system ({kind})", hint)
+    locks = settings.state_dir / "locks"
+    if os.path.lexists(locks) and (locks.is_symlink() or not _writable(locks)):
+        hint = "move it away; the service makes a new one"
+        yield Finding("database", Level.PROBLEM, f"{locks} is no folder that can be written", hint)
     if not path.exists():
         yield Finding("database", Level.OK, f"{path} is made at the first start")
         return
+    if not os.access(path, os.W_OK):
+        hint = "give the user of the service the right to write it and its folder"
+        yield Finding("database", Level.PROBLEM, f"{path} is read-only", hint)
     try:
         yield from _sqlite_file(path)
     except sqlite3.Error as problem:
@@ -226,7 +249,7 @@ def _models(loaded: Loaded) -> Iterator[Finding]:
         assert provider is not None, "checked when the settings were read"
         source = loaded.sources.get(f"agents.{agent_id}.model", loaded.sources["agents.defaults.model"])
         text = f"agent {agent_id}: {agent.model} ({source})"
-        variable = VENDOR_KEYS.get(provider.kind)
+        variable = KEY_VARIABLES.get(provider.kind)
         if provider.kind == "demo":
             hint = "it is offline and answers by rule; set a vendor's key or agents.defaults.model"
             yield Finding("model", Level.WARNING, text, hint)
@@ -243,7 +266,7 @@ def _workspaces(settings: Settings) -> Iterator[Finding]:
         agent = settings.agent(agent_id)
         assert agent is not None, agent_id
         place = agent.workspace
-        if place.exists() and not (place.is_dir() and os.access(place, os.R_OK | os.W_OK | os.X_OK)):
+        if place.exists() and not _writable(place):
             text = f"{place} of agent {agent_id} cannot be written"
             yield Finding("workspace", Level.PROBLEM, text, "its runs fail; give the user of the service the right to")
 
@@ -264,22 +287,35 @@ def _commands(settings: Settings) -> Iterator[Finding]:
 
 def _port(settings: Settings) -> Iterator[Finding]:
     server = settings.server
-    if server.port == 0:
-        yield Finding("port", Level.OK, "a free one is taken at the start")
-        return
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}"
+    if server.port == 0:
+        yield _bindable(server.host, 0, "a free one is taken at the start")
+        return
     try:
         with httpx.Client(trust_env=False, timeout=LOOK_S) as client:
             answer = client.get(f"{base}/readyz")
     except httpx.ConnectError:
-        yield Finding("port", Level.OK, f"{base} is free")
+        yield _bindable(server.host, server.port, f"{base} is free")
         return
     except httpx.HTTPError as problem:
-        hint = "another program has the port; stop it, or choose another one (server.port)"
-        yield Finding("port", Level.PROBLEM, f"{base} does not speak as Laneway does ({type(problem).__name__})", hint)
+        yield Finding(
+            "port", Level.PROBLEM, f"{base} does not answer as Laneway does ({type(problem).__name__})", _TAKEN
+        )
         return
     yield _answering(base, answer)
+
+
+def _bindable(host: str, port: int, text: str) -> Finding:
+    """Tried as a start would, without listening: two that only bind with this option are in nobody's way."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, port))
+    except OSError as problem:
+        hint = "choose another one (server.host, server.port)"
+        return Finding("port", Level.PROBLEM, f"nothing can listen on {host}:{port}: {problem.strerror}", hint)
+    return Finding("port", Level.OK, text)
 
 
 def _answering(base: str, answer: httpx.Response) -> Finding:
@@ -289,8 +325,7 @@ def _answering(base: str, answer: httpx.Response) -> Finding:
         body = None
     status = body.get("status") if isinstance(body, dict) else None
     if status not in ("ready", "not-ready"):
-        hint = "another program has the port; stop it, or choose another one (server.port)"
-        return Finding("port", Level.PROBLEM, f"{base} is taken by something else", hint)
+        return Finding("port", Level.PROBLEM, f"{base} is taken by something else", _TAKEN)
     if status == "ready":
         return Finding("port", Level.OK, f"a Laneway answers on {base} and is ready")
     return Finding("port", Level.WARNING, f"a Laneway answers on {base} and is not ready", f"curl {base}/readyz")

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.reference import page
+from app.cli.tables import print_json
 from app.settings import describe, effective, load
 
 commands = typer.Typer(
@@ -36,7 +37,7 @@ def show(
         print(f"laneway: {warning}", file=sys.stderr)
     listed = effective(loaded)
     if as_json:
-        print(json.dumps({key: {"value": value, "source": source} for key, value, source in listed}, default=str))
+        print_json({key: {"value": value, "source": source} for key, value, source in listed})
         return
     lines = [(f"{key} = {_shown(value)}", source) for key, value, source in listed]
     width = min(60, max(len(text) for text, _ in lines))

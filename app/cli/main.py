@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from app import __version__
+from app.cli.output import OutputLost, prepare_output
 from app.errors import StartError
 
 
@@ -91,8 +92,14 @@ def _laneway(
 
 def main() -> None:
     """Entry point of the `laneway` script. A failure to start is one line on standard error and exit code 1."""
+    prepare_output()
     try:
-        app(prog_name="laneway")
+        try:
+            app(prog_name="laneway")
+        finally:
+            sys.stdout.flush()
+    except OutputLost as lost:
+        sys.exit(lost.leave())
     except StartError as error:
         print(f"laneway: {error}", file=sys.stderr)
         sys.exit(1)

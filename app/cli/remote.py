@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
+from urllib.parse import quote
 
 import httpx
 import typer
@@ -42,6 +43,13 @@ def service_url(option: str | None) -> httpx.URL:
     return url
 
 
+def segment(given: str, name: str) -> str:
+    """What the caller named as one segment of a path, and no more. Raises typer.BadParameter."""
+    if given in ("", ".", ".."):
+        raise typer.BadParameter(f"{given!r} is no {name.lower()}", param_hint=name)
+    return quote(given, safe="")
+
+
 def fail(reason: str, code: int = 1) -> int:
     """One line on standard error; returns the exit code."""
     line = "".join(char if char.isprintable() else " " for char in reason)
@@ -70,15 +78,20 @@ class Remote:
 
     def items(self, path: str, limit: int, page: int, **query: Any) -> list[dict[str, Any]]:
         """Up to `limit` items of a list, in pages of at most `page`."""
+        return self.pages(path, limit, page, None, **query)[0]
+
+    def pages(
+        self, path: str, limit: int, page: int, cursor: str | None, **query: Any
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """As `items`, from a cursor on; with the cursor behind them, None at the end of the list."""
         found: list[dict[str, Any]] = []
-        cursor: str | None = None
         while len(found) < limit:
             answer = self.get(path, limit=min(page, limit - len(found)), cursor=cursor, **query)
             found += answer["items"]
             cursor = answer["nextCursor"]
             if cursor is None:
                 break
-        return found
+        return found, cursor
 
     def _answer(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         try:

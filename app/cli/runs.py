@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import httpx
 import typer
 
-from app.cli.remote import JsonOption, LimitOption, UrlOption, fail, remote
+from app.cli.output import json_text
+from app.cli.remote import JsonOption, LimitOption, UrlOption, fail, remote, segment
 from app.cli.stream import RunStream, StreamError
 from app.cli.tables import print_json, print_record, print_table
 
@@ -51,7 +51,7 @@ def list_runs(
 def show(run: RunArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Show one run."""
     with remote(url) as service:
-        found = service.get(f"/api/v1/runs/{run}")
+        found = service.get(_path(run))
     if as_json:
         print_json(found)
     else:
@@ -67,7 +67,7 @@ def abort(
 ) -> None:
     """Stop a run. One that has ended stays as it is."""
     with remote(url) as service:
-        found = service.post(f"/api/v1/runs/{run}/abort", {} if reason is None else {"reason": reason})
+        found = service.post(f"{_path(run)}/abort", {} if reason is None else {"reason": reason})
     if as_json:
         print_json(found)
     elif found["abortRequestedAt"] is None:
@@ -84,15 +84,19 @@ def events(
 ) -> None:
     """Print a run's events as they come, one JSON object a line, until its end."""
     with remote(url) as service:
-        service.get(f"/api/v1/runs/{run}")
+        run = service.get(_path(run))["runId"]
         stream = RunStream.of_run(service.client, run, after)
         try:
             for event in stream.events():
-                print(json.dumps(event.payload, ensure_ascii=False), flush=True)
+                print(json_text(event.payload), flush=True)
         except (StreamError, httpx.HTTPError) as problem:
             raise typer.Exit(fail(str(problem))) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+
+
+def _path(run: str) -> str:
+    return f"/api/v1/runs/{segment(run, 'RUN')}"
 
 
 def _why(run: dict[str, Any]) -> str | None:

@@ -6,13 +6,13 @@ into it that the service takes back later. Which events come is `stream`'s busin
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.status import Status
 
+from app.cli.output import json_text
 from app.cli.stream import Event
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -37,7 +37,7 @@ class JsonLines:
     def show(self, event: Event) -> None:
         if event.name == "heartbeat":
             return
-        self._out.write(json.dumps(event.payload, ensure_ascii=False, separators=(",", ":")) + "\n")
+        self._out.write(json_text(event.payload) + "\n")
         self._out.flush()
 
     def close(self) -> None:

@@ -7,12 +7,11 @@ import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from app.cli.logs import configure_logging
-from app.cli.remote import JsonOption, LimitOption, UrlOption, fail, remote
+from app.cli.remote import JsonOption, LimitOption, UrlOption, fail, remote, segment
 from app.cli.tables import print_json, print_record, print_table
 from app.domain.session import key_problem
 from app.errors import SessionBusy, SessionNotFound
@@ -134,4 +133,4 @@ def _printable(text: str) -> str:
 
 
 def _path(key: str) -> str:
-    return f"/api/v1/sessions/{quote(key, safe='')}"
+    return f"/api/v1/sessions/{segment(key, 'KEY')}"

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from app.cli.output import json_text
+
 MISSING = "-"
 GAP = "  "
 NAMES = frozenset({"run", "session"})
@@ -16,7 +18,7 @@ WIDTH_MIN = 6
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2))
+    print(json_text(value, indent=2))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, nothing: str) -> None:

@@ -4,11 +4,12 @@
 """
 
 from app.settings.database import EMBEDDED
-from app.settings.load import Loaded, describe, effective, load
+from app.settings.load import KEY_VARIABLES, Loaded, describe, effective, load
 from app.settings.tree import MAIN_AGENT, Agent, Agents, Provider, ProviderKind, Settings
 
 __all__ = [
     "EMBEDDED",
+    "KEY_VARIABLES",
     "MAIN_AGENT",
     "Agent",
     "Agents",

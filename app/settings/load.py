@@ -26,7 +26,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _NAMED = ("agents", "providers")
 _ID_ALLOWED = "1 to 64 characters of a-z, 0-9, _ and -, the first a letter or digit"
 
-_KEY_VARIABLES: dict[ProviderKind, str] = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+KEY_VARIABLES: dict[ProviderKind, str] = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _PICKS = (("OPENAI_API_KEY", "openai:gpt-5-mini"), ("ANTHROPIC_API_KEY", "anthropic:claude-sonnet-5-5"))
 """The model of a service with no model configured: the first of these whose key stands in the environment."""
 
@@ -143,7 +143,7 @@ def _fill_providers(given: dict[Key, Raw], environ: Mapping[str, str], resolve: 
     """Complete the provider tables in place: kind, secret, absolute script. Returns warnings."""
     warnings: list[str] = []
     ids = {key[1] for key in given if key[0] == "providers" and len(key) > 1}
-    ids |= {kind for kind, variable in _KEY_VARIABLES.items() if environ.get(variable)}
+    ids |= {kind for kind, variable in KEY_VARIABLES.items() if environ.get(variable)}
     for provider_id in sorted(ids):
         table: Key = ("providers", provider_id)
         declared = next((raw for key, raw in given.items() if key[:2] == table), None)
@@ -153,7 +153,7 @@ def _fill_providers(given: dict[Key, Raw], environ: Mapping[str, str], resolve: 
                 raise _wrong(declared, (*table, "kind"), f"is missing; allowed are {', '.join(KINDS)}")
             given[*table, "kind"] = Raw(provider_id, "default", Path())
         kind = given[*table, "kind"].value
-        variable = _KEY_VARIABLES.get(kind) if kind in KINDS else None
+        variable = KEY_VARIABLES.get(kind) if kind in KINDS else None
         # The vendor's key goes to the vendor's own address only, never to one that was configured.
         own_address = not given.get((*table, "base_url"), Raw("", "", Path())).value
         if variable and environ.get(variable) and own_address and (*table, "api_key") not in given:
@@ -235,7 +235,7 @@ def _check_models(settings: Settings, given: dict[Key, Raw]) -> None:
         if provider is None:
             configured = sorted({*settings.providers, *KINDS})
             raise _wrong(raw, key, f"no provider {provider_id!r}; there are {', '.join(configured)}")
-        if not name and provider.kind in _KEY_VARIABLES:
+        if not name and provider.kind in KEY_VARIABLES:
             raise _wrong(raw, key, f"{raw.value!r} names no model; allowed is provider:model")
 
 

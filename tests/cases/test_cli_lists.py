@@ -125,6 +125,33 @@ async def test_what_goes_wrong_is_one_line_and_a_code(
     assert code == 2 or done.err.count("\n") == 1
 
 
+async def test_what_names_a_run_or_session_reaches_nothing_else(shared_service: Service) -> None:
+    one = shared_service
+    for command in (("runs", "show"), ("runs", "abort"), ("runs", "events"), ("sessions", "show")):
+        for given in ("../audit", "../../../healthz", "a/../b", "?limit=1", "x#y", "%2e%2e"):
+            printed = await laneway(one, *command, given)
+            assert (printed.code, printed.out) == (1, ""), (command, given, printed)
+        for given in ("..", ".", ""):
+            printed = await laneway(one, *command, given)
+            assert printed.code == 2 and printed.out == "", (command, given, printed)
+
+
+async def test_the_ledger_as_json_is_as_long_as_was_asked_for_and_goes_on(shared_service: Service) -> None:
+    """Over the pages of the service, of 500 rows at most."""
+    one = shared_service
+    run_ids = [await one.run(f"number {number} [s:cli-long]", "cli-long", queue={"cap": 400}) for number in range(270)]
+    for run_id in run_ids:
+        await one.ended(run_id, 60_000)
+    rows = await one.audit(sessionKey="cli-long")
+    assert len(rows) > 520
+    first = json.loads((await laneway(one, "audit", "--session", "cli-long", "--json", "--limit", "510")).out)
+    assert first["events"] == rows[:510]
+    rest = await laneway(
+        one, "audit", "--session", "cli-long", "--json", "--limit", "10000", "--cursor", first["nextCursor"]
+    )
+    assert json.loads(rest.out) == {"events": rows[510:], "nextCursor": None}
+
+
 def test_tables_fit_and_cut_names_last() -> None:
     assert fitted([10, 20], 80) == [10, 20]
     assert fitted([36, 24, 9], 60, {0}) == [36, 11, 9]

@@ -22,9 +22,10 @@ from tests.kit.starting import Ended, start
 Report = dict[str, list[dict[str, Any]]]
 
 
-def doctor(state_dir: Path, **environ: str) -> tuple[Ended, Report]:
+def doctor(state_dir: Path, *, folder: Path | None = None, **environ: str) -> tuple[Ended, Report]:
     """How it ended, and its findings by subject."""
-    ended = start(state_dir, "--json", command="doctor", environ={"LANEWAY_SERVER__PORT": "0", **environ})
+    settings = {"LANEWAY_SERVER__PORT": "0", **environ}
+    ended = start(state_dir, "--json", command="doctor", environ=settings, folder=folder)
     assert ended.code in (0, 1) and "Traceback" not in ended.err, ended
     told = json.loads(ended.out)
     report: Report = {}
@@ -143,6 +144,8 @@ def test_no_secret_is_printed(tmp_path: Path) -> None:
             "model", "ok", ("openai:gpt-5-mini",),
         ),
         ({"LANEWAY_TOOLS__EXEC__ALLOWLIST": "ls,no-such-command"}, "commands", "warning", ("no-such-command",)),
+        ({"LANEWAY_SECRET_KEY": "short"}, "secret key", "problem", ("too short",)),
+        ({"LANEWAY_SECRET_KEY": "k" * 40}, "secret key", "ok", ("LANEWAY_SECRET_KEY",)),
         ({"LANEWAY_TOOLS__EXEC__SECURITY": "full"}, "commands", "warning", ("any command",)),
     ],
 )  # fmt: skip
@@ -151,6 +154,23 @@ def test_a_model_without_a_key_and_commands_are_looked_at(
 ) -> None:
     _, report = doctor(tmp_path / "state", **environ)
     check(report, subject, level, *words)
+
+
+@pytest.mark.parametrize("broken", ["a file in its place", "a file above it", "locks"])
+def test_what_a_start_refuses_is_a_problem(tmp_path: Path, broken: str) -> None:
+    state = tmp_path / "state"
+    if broken == "a file in its place":
+        state.write_text("")
+    elif broken == "a file above it":
+        state.write_text("")
+        state /= "below"
+    else:
+        state.mkdir(mode=0o700)
+        (state / "locks").write_text("")
+    refused = start(state, folder=tmp_path)
+    assert refused.code == 1 and refused.err
+    ended, _ = doctor(state, folder=tmp_path)
+    assert ended.code == 1, ended.out
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli.output import json_text
 from app.cli.reference import page
 from app.settings import describe
 from tests.kit.environment import clean_environ
@@ -152,3 +154,45 @@ def test_a_shell_completes_commands_and_options(tmp_path: Path, words: list[str]
         env=environ, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert set(done.stdout.split()) == offered, done
+
+
+@pytest.mark.parametrize("args", [["config", "reference"], ["config", "show", "--json"], ["--help"], ["--version"]])
+def test_nobody_reading_any_more_is_a_quiet_end(tmp_path: Path, args: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = program(*args, cwd=tmp_path, stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("args", [["config", "reference"], ["config", "show"], ["--help"]])
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, args: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = program(*args, cwd=tmp_path, stdout=full.fileno())
+    assert done.returncode == 1
+    assert done.stderr == "laneway: Standard output cannot be written: No space left on device\n"
+
+
+def test_a_stream_that_holds_only_ascii_gets_text_and_json_that_it_holds(tmp_path: Path) -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii", "LANEWAY_AGENTS__DEFAULTS__SYSTEM_PROMPT": "é日"}
+    shown = program("config", "show", cwd=tmp_path, stdout=subprocess.PIPE, **ascii_only)
+    assert (shown.returncode, shown.stderr) == (0, "") and '"??"' in shown.stdout
+    as_json = program("config", "show", "--json", cwd=tmp_path, stdout=subprocess.PIPE, **ascii_only)
+    assert json.loads(as_json.stdout)["agents.defaults.system_prompt"]["value"] == "é日"
+
+
+def test_json_ends_no_line_and_rules_no_terminal_by_what_it_holds() -> None:
+    text = json_text({"a": "\u2028\x9b31m\x7f", "b": "é"})
+    assert "\u2028" not in text and "\x9b" not in text and "\x7f" not in text
+    assert json.loads(text) == {"a": "\u2028\x9b31m\x7f", "b": "é"}
+
+
+def program(*args: str, cwd: Path, stdout: int, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", *args],
+        cwd=cwd,
+        env=clean_environ({"PATH": "/usr/bin:/bin", "HOME": str(cwd)}) | environ,
+        stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
