@@ -72,7 +72,8 @@ def transcript(key: KeyArgument, limit: LimitOption = 50, as_json: JsonOption = 
         print_json(found)
         return
     for entry in found:
-        print(f"[{entry['createdAt']}] {entry['role']}{' (cut off)' if entry['aborted'] else ''}")
+        who = entry["role"] if entry["kind"] == "message" else entry["kind"]
+        print(f"[{entry['createdAt']}] {who}{' (cut off)' if entry['aborted'] else ''}")
         for part in entry["parts"]:
             print(_printable(_said(part)))
         print()

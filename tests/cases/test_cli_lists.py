@@ -85,6 +85,19 @@ async def test_sessions_and_what_was_said(shared_service: Service) -> None:
     assert [entry["entryNo"] for entry in json.loads(last.out)] == [4]
 
 
+@pytest.mark.sqlite
+async def test_a_note_is_printed_as_one(shared_service: Service) -> None:
+    one = shared_service
+    one.model.on("[s:cli-note]", reply_text("the answer"))
+    await one.ended(await one.run("hello [s:cli-note]", "cli-note"))
+    state_dir = str(one.state_dir)
+    noted = await laneway(one, "sessions", "note", "cli-note", "by hand", "--local", "--state-dir", state_dir)
+    assert noted.code == 0, noted
+    printed = await laneway(one, "sessions", "transcript", "cli-note")
+    heads = [line.rpartition("] ")[2] for line in printed.out.splitlines() if line.startswith("[")]
+    assert heads == ["user", "assistant", "note"] and printed.out.endswith("by hand\n\n")
+
+
 async def test_the_ledger_with_its_filters(shared_service: Service) -> None:
     one = shared_service
     one.model.on("[s:cli-4]", reply_calls(("c", "list", {})), reply_text("fine"))
