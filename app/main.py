@@ -48,7 +48,13 @@ def create_app(service: Service, *, keeps_service: bool = True) -> FastAPI:
         app.include_router(router)
     install_problems(app, routers)
     app.openapi = partial(_openapi, app)  # type: ignore[method-assign]
-    app.add_middleware(Guard, ids=service.around.ids, allowed_hosts=service.around.settings.server.allowed_hosts)
+    server = service.around.settings.server
+    app.add_middleware(
+        Guard,
+        ids=service.around.ids,
+        allowed_hosts=server.allowed_hosts,
+        allowed_origins=server.allowed_origins,
+    )
     return app
 
 

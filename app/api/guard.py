@@ -1,7 +1,7 @@
 """The guard in front of every route: request id, Host and Origin checks, cache headers. Plain ASGI, so streams pass.
 
 Host and Origin are checked so that a web page cannot drive a loopback service, not even by a DNS name that it made
-to point here.
+to point here. Pages of listed origins can; what they are told stands in `origins`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.origins import Origins, is_preflight, preflight_response
 from app.api.problems import problem_response, unexpected
 from app.clock import Ids
 from app.errors import BadHost, BadOrigin, FieldProblem, LanewayError
@@ -25,10 +26,13 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 class Guard:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, ids: Ids, allowed_hosts: tuple[str, ...]) -> None:
+    def __init__(
+        self, app: ASGIApp, ids: Ids, allowed_hosts: tuple[str, ...], allowed_origins: tuple[str, ...]
+    ) -> None:
         self._app = app
         self._ids = ids
         self._hosts = frozenset(name.lower() for name in (*LOOPBACK_NAMES, *allowed_hosts))
+        self._origins = Origins(allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,7 +42,8 @@ class Guard:
         given = headers.get(b"x-request-id", b"")
         ident = given.decode() if _REQUEST_ID.fullmatch(given) else self._ids.new()
         scope.setdefault("state", {})["request_id"] = ident
-        extra = [(b"x-request-id", ident.encode())]
+        origin = headers.get(b"origin")
+        extra = [(b"x-request-id", ident.encode()), *self._origins.headers(origin)]
         if scope["path"].startswith("/api"):
             extra.append((b"cache-control", b"no-store"))
 
@@ -51,6 +56,10 @@ class Guard:
                 _add_headers(message, extra)
             await send(message)
 
+        if self._origins.has(origin) and is_preflight(scope["method"], headers):
+            # Before the Host is looked at: the page could not read why the request behind it is refused.
+            await preflight_response()(scope, receive, send_with_headers)
+            return
         problem = self._refusal(headers)
         if problem is not None:
             await problem_response(problem, ident)(scope, receive, send_with_headers)
@@ -72,10 +81,11 @@ class Guard:
                 FieldProblem("not an allowed host", header="Host"),
             )
         origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").split("://", 1)[-1].lower() != host.lower():
+        own = origin is None or origin.decode("latin-1").split("://", 1)[-1].lower() == host.lower()
+        if not own and not self._origins.has(origin):
             return BadOrigin(
-                "A web page of another origin may not call this service.",
-                FieldProblem("must be the service's own origin", header="Origin"),
+                "A web page of another origin may not call this service; name its origin in server.allowed_origins.",
+                FieldProblem("must be the service's own origin or a listed one", header="Origin"),
             )
         return None
 
@@ -93,4 +103,5 @@ def _host_name(url: str) -> str | None:
 
 def _add_headers(message: MutableMapping[str, Any], extra: list[tuple[bytes, bytes]]) -> None:
     there = {name.lower() for name, _ in message["headers"]}
-    message["headers"] = [*message["headers"], *((name, value) for name, value in extra if name not in there)]
+    added = ((name, value) for name, value in extra if name not in there or name == b"vary")
+    message["headers"] = [*message["headers"], *added]

@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from app.api import answers, blocks, schemas
 from app.api.operations import EVERYWHERE, IN_THE_API, OPERATIONS, Answer, Operation, problem_answer
+from app.api.origins import EXPOSED_HEADERS
 from app.api.requests import EVENT_STREAM, IDEMPOTENCY_KEY_RULE, JSON, PREFER_WAIT_S_MAX
 from app.api.words import without_null
 
@@ -66,7 +67,14 @@ SENT_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Retry-After": ("Seconds to wait before asking again, with 429 and 503.", {"type": "integer", "minimum": 1}),
     "Allow": ("With 405: the methods of this path.", {"type": "string", "examples": ["GET, POST"]}),
+    "Vary": ("There when `server.allowed_origins` lists any: answers differ by `Origin`.", {"type": "string"}),
+    "Access-Control-Allow-Origin": (
+        "For a page of a listed origin, also with refusals: that origin.",
+        {"type": "string", "examples": ["http://127.0.0.1:8000"]},
+    ),
+    "Access-Control-Expose-Headers": ("With it: what the page may read.", {"type": "string", "const": EXPOSED_HEADERS}),
 }
+SENT_ALWAYS = ("X-Request-Id", "Vary", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers")
 
 
 def document(app: FastAPI) -> dict[str, Any]:
@@ -135,7 +143,7 @@ def _finish(parameter: dict[str, Any]) -> None:
 def _response(answer: Answer) -> dict[str, Any]:
     shaped: dict[str, Any] = {
         "description": answer.text,
-        "headers": {name: _reference("headers", name) for name in ("X-Request-Id", *answer.headers)},
+        "headers": {name: _reference("headers", name) for name in (*SENT_ALWAYS, *answer.headers)},
     }
     if answer.models:
         shaped["content"] = {kind: {"schema": _reference("schemas", name)} for kind, name in answer.models.items()}

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from app.settings.database import database_url, passwords
+from app.settings.origin import origins
 
 ProviderKind = Literal["openai", "anthropic", "scripted", "demo"]
 KINDS: tuple[ProviderKind, ...] = ("openai", "anthropic", "scripted", "demo")
@@ -74,6 +75,11 @@ class Server(_Section):
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_texts)] = Field(
         (),
         description="Further Host names to answer for; loopback names always are. As a variable: with commas between.",
+    )
+    allowed_origins: Annotated[tuple[str, ...], BeforeValidator(_texts), AfterValidator(origins)] = Field(
+        (),
+        description="Origins (`scheme://host`, `scheme://host:port`) whose web pages may do all that a client may. "
+        "Empty: only the service's own. As a variable: with commas between.",
     )
 
 

@@ -33,7 +33,7 @@ NOWHERE = "0198c0de-0000-7000-8000-000000000001"
 
 def made() -> tuple[Json, list[Any]]:
     """The document of a fresh application, and its routes."""
-    settings = SimpleNamespace(server=SimpleNamespace(allowed_hosts=()))
+    settings = SimpleNamespace(server=SimpleNamespace(allowed_hosts=(), allowed_origins=()))
     app = create_app(cast(Served, SimpleNamespace(around=SimpleNamespace(ids=None, settings=settings))))
     return app.openapi(), app.state.routes
 

@@ -223,6 +223,41 @@ def test_lists_and_switches_in_the_environment(tmp_path: Path) -> None:
     assert settings.recovery.resume is False
 
 
+def test_origins_are_brought_into_the_form_that_browsers_send(tmp_path: Path) -> None:
+    given = "HTTP://LocalHost:8000, http://a.example:80,https://a.example:443, https://a.example, http://[0:0::1]:080"
+    settings = loaded(tmp_path, environ={"LANEWAY_SERVER__ALLOWED_ORIGINS": given}).settings
+    expected = ("http://localhost:8000", "http://a.example", "https://a.example", "http://[::1]")
+    assert settings.server.allowed_origins == expected
+    toml = '[server]\nallowed_origins = ["http://a.example:8080", "https://A.example:080"]'
+    assert loaded(tmp_path, toml).settings.server.allowed_origins == ("http://a.example:8080", "https://a.example:80")
+    assert loaded(tmp_path).settings.server.allowed_origins == ()
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("*", "null", "a.example", "//a.example", "http://", "http://*", "http://*.a.example", "file:///x", "ws://a"),
+        *(
+            "http://a/",
+            "http://a/x",
+            "http://a?x",
+            "http://a#x",
+            "http://me@a",
+            "http://a b",
+            "http://[::1",
+            "http://::1",
+        ),
+        *("http://a:", "http://a:0", "http://a:65536", "http://a:x", "http://[::g]", "http://münchen.example"),
+    ],
+)
+def test_what_is_not_an_origin_is_named_among_others(tmp_path: Path, origin: str) -> None:
+    line = refusal(tmp_path, f'[server]\nallowed_origins = ["http://fine.example", "{origin}"]')
+    assert (
+        f"server.allowed_origins: ['http://fine.example', {origin!r}] holds {origin!r}, which is not an origin" in line
+    )
+    assert line.endswith("; allowed are http://host[:port] and https://host[:port], without a path, `*` or `null`")
+
+
 def test_the_state_directory_has_its_own_order(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": "/xdg", "LANEWAY_STATE_DIR": "rel"}
     assert loaded(tmp_path, environ=environ, overrides={"state_dir": "/o"}).settings.state_dir == Path("/o")
