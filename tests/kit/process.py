@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.kit.forks import Fork, Forks, inherited
+
 _READY = re.compile(r"^Laneway ready on (http://\S+)$", re.MULTILINE)
 _POLL_S = 0.01
 _GUARD = (
@@ -39,15 +41,19 @@ class Process:
         self._log = log
         with log.open("ab") as output:
             self._log_from = output.tell()
-            self._child = subprocess.Popen(
-                [*_guard(), sys.executable, *arguments],
-                cwd=folder,
-                env=dict(environ),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            forks = _forks(environ)
+            if forks is not None and forks.serves(arguments, environ):
+                self._child: subprocess.Popen[bytes] | Fork = forks.start(arguments, environ, folder, log)
+            else:
+                self._child = subprocess.Popen(
+                    [*_guard(), sys.executable, *arguments],
+                    cwd=folder,
+                    env=dict(environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
         self.pid = self._child.pid
 
     @property
@@ -130,6 +136,18 @@ class Process:
         """Kill it, stopped or not, and take its exit code."""
         self.send(signal.SIGKILL)
         self._child.wait(10)
+
+
+_made: list[Forks] = []
+
+
+def _forks(environ: Mapping[str, str]) -> Forks | None:
+    """The warm process of this one, made for the first environment that is asked for; None in another thread."""
+    if threading.current_thread() is not threading.main_thread() or not sys.platform.startswith("linux"):
+        return None
+    if not _made:
+        _made.append(Forks(_guard(), inherited(environ)))
+    return _made[0]
 
 
 def _guard() -> list[str]:

@@ -111,3 +111,42 @@ def test_the_environment_is_clean() -> None:
     assert clean_environ(caller) == {"PATH": "/bin", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     assert variable("agents.defaults.model") == "LANEWAY_AGENTS__DEFAULTS__MODEL"
     assert [written(value) for value in (True, ["a", "b"], 1.5, "x")] == ["true", "a,b", "1.5", "x"]
+
+
+SERVICE = ["-m", "app.cli", "serve", "--port", "0"]
+
+
+@contextlib.contextmanager
+def served(folder: Path, **environ: str) -> Iterator[Process]:
+    environ = {**clean_environ(os.environ), "LANEWAY_STATE_DIR": str(folder / "state"), **environ}
+    process = Process(SERVICE, environ, folder, folder / "out.log")
+    try:
+        process.wait_ready(60)
+        yield process
+    finally:
+        process.end()
+
+
+def test_a_service_is_forked_and_is_a_process_like_any_other(tmp_path: Path) -> None:
+    with served(tmp_path) as process:
+        living = psutil.Process(process.pid)
+        assert living.ppid() != os.getpid() and psutil.Process(living.ppid()).ppid() == os.getpid()
+        assert living.cwd() == str(tmp_path) and os.getsid(process.pid) == process.pid
+        assert {Path(file.path).parent for file in living.open_files()} <= {tmp_path, tmp_path / "state"}
+        process.terminate()
+        assert process.wait_exit(30) == 0
+    with served(tmp_path) as process:
+        process.end()
+        assert process.exit_code == -9
+    with served(tmp_path) as process, pytest.raises(StartFailed, match="ended with 1"):
+        Process(
+            SERVICE,
+            {**clean_environ(os.environ), "LANEWAY_STATE_DIR": str(tmp_path / "state")},
+            tmp_path,
+            tmp_path / "second.log",
+        ).wait_ready(60)
+
+
+def test_what_python_reads_at_its_start_makes_a_start_of_its_own(tmp_path: Path) -> None:
+    with served(tmp_path, LC_ALL="C") as process:
+        assert psutil.Process(process.pid).ppid() == os.getpid()
