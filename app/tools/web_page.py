@@ -164,7 +164,7 @@ class _Lines:
             text = _BLANKS.sub(" ", text)
             if self._blank or self._owed:
                 text = text.lstrip(" ")
-        if not text:
+        if not text or self._room < 0:
             return
         if self._parts:
             self._parts.append("\n" * min(self._owed, 2))

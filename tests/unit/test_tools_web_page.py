@@ -195,6 +195,11 @@ def test_no_page_breaks_it(page: str, mode: Literal["markdown", "text"], chars: 
     assert len(text) <= chars
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cell_behind_the_end_of_the_room_adds_nothing(mode: Literal["markdown", "text"]) -> None:
+    assert page_text("abc<td>", mode, 1) == ("a", True)
+
+
 HOSTILE = [
     "<", "<a ", '<a x="', "<!--", "<![CDATA[", "</", "<a a=1 a=2 ", "<script></", "<textarea>", "<a\n", "<a =", "<div>",
     "<b><i></b>", "<ul><li>", "<p hidden>", "</b></i>", "<b></b>", "&#x", "&#1", "<title>", "<a x='", "<i></b>",
