@@ -184,7 +184,7 @@ async def test_a_place_in_another_run_brings_nothing_of_it(service: ServiceFacto
     async with service() as one:
         long_run, short = await one.run("word " * 40, "other-1"), await one.run("short", "other-2")
         records = [await one.ended(run_id) for run_id in (long_run, short)]
-        foreign = records[1]["lastSeq"] - 1
+        foreign = min(record["lastSeq"] for record in records) - 1
         async with await one.stream(long_run, last_event_id=foreign) as stream:
             events = await stream.collect_until_done()
         assert {event.run_id for event in events} == {long_run}
