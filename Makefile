@@ -11,8 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# What is left in the caller's shell must not choose another interpreter or other packages.
-unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
+# What is left in the caller's shell must not choose another interpreter or other packages, nor make every start of
+# Python compile everything again.
+unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-postgresql drill check format bench lock system-deps
@@ -67,8 +68,11 @@ lock: ## Write both lock files anew from pyproject.toml (ARGS=--upgrade takes ne
 	$(LOCK) $(ARGS) --output-file requirements.lock pyproject.toml
 	$(LOCK) $(ARGS) --group dev --output-file requirements-dev.lock pyproject.toml
 
-system-deps: ## Install what comes from the system's packages
-	@if test -x $(SYSTEM_POSTGRES)/postgres; then echo 'PostgreSQL is there.'; \
+system-deps: ## Install what comes from the system's packages: PostgreSQL 15 and Chromium
+	@missing=; \
+	if test -x $(SYSTEM_POSTGRES)/postgres; then echo 'PostgreSQL is there.'; else missing=postgresql-15; fi; \
+	if command -v chromium >/dev/null; then echo 'Chromium is there.'; else missing="$$missing chromium"; fi; \
+	if test -z "$$missing"; then :; \
 	elif command -v apt-get >/dev/null && test "$$(id -u)" = 0; then \
-	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends postgresql-15; \
-	else echo 'The tests bring a PostgreSQL of their own; for `make test-postgresql` install postgresql-15 as root.'; fi
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing; \
+	else echo "Not there: $$missing. Install it as root for \`make test-postgresql\` and the tests of pages; the others need none of it."; fi
