@@ -31,8 +31,10 @@ window.EventSource = class extends EventSource { constructor(...given) { super(.
 
 TEXTS_SEEN = """
 window.seen = []
-new MutationObserver(() => document.querySelector('pre').textContent && seen.push(document.querySelector('pre').textContent))
-  .observe(document.body, { subtree: true, childList: true })
+new MutationObserver(() => {
+  const shown = document.querySelector('pre').textContent
+  if (shown) seen.push(shown)
+}).observe(document.body, { subtree: true, childList: true })
 """
 """Every text that the page has shown."""
 
