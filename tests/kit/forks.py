@@ -12,35 +12,37 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.kit.environment import clean_environ
 from tests.kit.warm import PROGRAMS
 
 _LOADED_WITHIN_S = 120.0
-_OWN = ("LANEWAY_", "PROBE_LOG")
-"""Beginnings of the variables that are read by what is started, after its start."""
+_OWN = ("LANEWAY_", "PROBE_LOG", "PYTEST_")
+"""Beginnings of the variables that only what is started reads, or nothing at all."""
 
 
 class Forks:
-    """One warm process, started when first needed and kept; for one thread."""
+    """One warm process, started when first needed and kept; for one thread. `guard` stands before its command."""
 
-    def __init__(self, guard: Sequence[str], environ: Mapping[str, str]) -> None:
-        self._environ = dict(environ)
+    def __init__(self, guard: Sequence[str]) -> None:
         self._buffered = b""
         self._ended: dict[int, int] = {}
         self._process = subprocess.Popen(
             [*guard, sys.executable, "-m", "tests.kit.warm"],
-            env=self._environ,
+            env=_inherited(clean_environ(os.environ)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
         atexit.register(self.close)
 
-    def serves(self, arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-        """Whether this can be forked: a program that it knows, and all that Python reads at its start is the same."""
+    @staticmethod
+    def serve(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+        """Whether this can be forked: a program that it knows, and all that Python reads at its start is as here."""
         known = len(arguments) > 1 and arguments[0] == "-m" and arguments[1] in PROGRAMS
-        return known and inherited(environ) == self._environ and self._process.poll() is None
+        return known and _inherited(environ) == _inherited(clean_environ(os.environ))
 
     def start(self, arguments: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> Fork:
+        """What `serve` says yes to, with its output at the end of `log`."""
         order = {"argv": list(arguments), "environ": dict(environ), "folder": str(folder), "log": str(log)}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -106,7 +108,6 @@ class Fork:
         return self._code
 
 
-def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """What of an environment Python or a library may read before the program does."""
-    dropped = {"PYTEST_CURRENT_TEST"}
-    return {name: value for name, value in environ.items() if not name.startswith(_OWN) and name not in dropped}
+    return {name: value for name, value in environ.items() if not name.startswith(_OWN)}

@@ -15,9 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
-from tests.kit.forks import Fork, Forks, inherited
+from tests.kit.forks import Fork, Forks
 
 _READY = re.compile(r"^Laneway ready on (http://\S+)$", re.MULTILINE)
 _POLL_S = 0.01
@@ -41,9 +42,8 @@ class Process:
         self._log = log
         with log.open("ab") as output:
             self._log_from = output.tell()
-            forks = _forks(environ)
-            if forks is not None and forks.serves(arguments, environ):
-                self._child: subprocess.Popen[bytes] | Fork = forks.start(arguments, environ, folder, log)
+            if _is_main_thread() and Forks.serve(arguments, environ):
+                self._child: subprocess.Popen[bytes] | Fork = _forks().start(arguments, environ, folder, log)
             else:
                 self._child = subprocess.Popen(
                     [*_guard(), sys.executable, *arguments],
@@ -138,19 +138,15 @@ class Process:
         self._child.wait(10)
 
 
-_made: list[Forks] = []
-
-
-def _forks(environ: Mapping[str, str]) -> Forks | None:
-    """The warm process of this one, made for the first environment that is asked for; None in another thread."""
-    if threading.current_thread() is not threading.main_thread() or not sys.platform.startswith("linux"):
-        return None
-    if not _made:
-        _made.append(Forks(_guard(), inherited(environ)))
-    return _made[0]
+@cache
+def _forks() -> Forks:
+    """The warm process of this one."""
+    return Forks(_guard())
 
 
 def _guard() -> list[str]:
-    if threading.current_thread() is not threading.main_thread():
-        return []
-    return [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())]
+    return [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())] if _is_main_thread() else []
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,8 @@ end = time.monotonic() + 60
 while time.monotonic() < end:
     time.sleep(0.01)
 """
+
+SERVICE = ["-m", "app.cli", "serve", "--port", "0"]
 
 
 @contextlib.contextmanager
@@ -79,24 +82,25 @@ def test_failures_to_start_show_the_output(tmp_path: Path) -> None:
         assert not process.alive
 
 
-def test_it_dies_with_its_parent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["-c", STAND_IN], SERVICE], ids=["started", "forked"])
+def test_it_dies_with_its_parent(tmp_path: Path, arguments: list[str]) -> None:
     program = (
-        "import os, pathlib\n"
+        "import json, os, pathlib, sys\n"
         "from tests.kit.process import Process\n"
-        "folder = pathlib.Path(os.environ['FOLDER'])\n"
-        "one = Process(['-c', os.environ['PROGRAM']], dict(os.environ), folder, folder / 'out.log')\n"
-        "one.wait_ready(10)\n"
+        "folder = pathlib.Path(os.environ['LANEWAY_STATE_DIR'])\n"
+        "one = Process(json.loads(sys.argv[1]), dict(os.environ), folder, folder / 'out.log')\n"
+        "one.wait_ready(60)\n"
         "print(one.pid, flush=True)\n"
         "os._exit(0)\n"
     )
-    environ = {**clean_environ(os.environ), "PROGRAM": STAND_IN, "FOLDER": str(tmp_path)}
+    environ = {**clean_environ(os.environ), "LANEWAY_STATE_DIR": str(tmp_path)}
     parent = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, json.dumps(arguments)],
         env=environ,
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=True,
     )
     pid = int(parent.stdout)
@@ -111,9 +115,6 @@ def test_the_environment_is_clean() -> None:
     assert clean_environ(caller) == {"PATH": "/bin", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     assert variable("agents.defaults.model") == "LANEWAY_AGENTS__DEFAULTS__MODEL"
     assert [written(value) for value in (True, ["a", "b"], 1.5, "x")] == ["true", "a,b", "1.5", "x"]
-
-
-SERVICE = ["-m", "app.cli", "serve", "--port", "0"]
 
 
 @contextlib.contextmanager
