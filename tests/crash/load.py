@@ -131,7 +131,7 @@ class Load:
         assert len(set(run_ids)) == len(run_ids)
         await service.model.until_idle()
         check_at_rest(service, accepted=run_ids)
-        stored = {row["id"]: row for row in service.query("SELECT id, status, accept_no, attempt FROM run")}
+        stored = {row["id"]: row for row in service.query("SELECT id, status, accept_no, stalled FROM run")}
         assert set(stored) == set(run_ids), "runs that no client asked for"
         for one in self.inputs:
             assert one.follower is not None
@@ -140,17 +140,17 @@ class Load:
             record = await service.record(one.run_id)
             assert checked.terminal is not None
             assert record["lastSeq"] == checked.terminal.seq
-            self._check_end(one, record)
+            self._check_end(one, record, stored[one.run_id]["stalled"])
         self._check_order(stored)
         for session, most in service.model.max_in_flight.items():
             assert most <= 1, f"{most} model requests at once in {session}"
 
     @staticmethod
-    def _check_end(one: Input, record: dict[str, Any]) -> None:
+    def _check_end(one: Input, record: dict[str, Any], stalled: int) -> None:
         status = record["status"]
         if one.abort_answered:
             assert status == "cancelled", record
-        elif record["attempt"] >= ATTEMPTS_MAX and status == "failed":
+        elif stalled >= ATTEMPTS_MAX and status == "failed":
             assert record["error"]["code"] == "interrupted", record
         elif one.abort:
             assert status in ("cancelled", "succeeded"), record
