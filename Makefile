@@ -70,9 +70,9 @@ lock: ## Write both lock files anew from pyproject.toml (ARGS=--upgrade takes ne
 
 system-deps: ## Install what comes from the system's packages: PostgreSQL 15 and Chromium
 	@missing=; \
-	if test -x $(SYSTEM_POSTGRES)/postgres; then echo 'PostgreSQL is there.'; else missing=postgresql-15; fi; \
+	if test -x $(SYSTEM_POSTGRES)/postgres; then echo 'PostgreSQL is there.'; else missing=" postgresql-15"; fi; \
 	if command -v chromium >/dev/null; then echo 'Chromium is there.'; else missing="$$missing chromium"; fi; \
 	if test -z "$$missing"; then :; \
 	elif command -v apt-get >/dev/null && test "$$(id -u)" = 0; then \
 	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing; \
-	else echo "Not there: $$missing. Install it as root for \`make test-postgresql\` and the tests of pages; the others need none of it."; fi
+	else echo "Not there:$$missing. Install it as root for \`make test-postgresql\` and the tests of pages; the others need none of it."; fi

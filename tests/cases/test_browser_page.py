@@ -138,6 +138,20 @@ async def test_two_messages_have_a_text_each(
         assert await browser.value("document.querySelector('pre').textContent") == "first answer"
 
 
+async def test_an_answer_that_was_taken_back_goes_from_the_page(
+    service: ServiceFactory, model: ModelServer, folder: tuple[Path, str], browser: Browser
+) -> None:
+    """A model that answers with blanks is asked again, and the blanks are reset."""
+    again = [text("now "), hold("again"), text("something"), finish(), done()]
+    model.on("blank first", [text("     "), finish(), done()], again)
+    async with service({"server.allowed_origins": [folder[1]]}) as one:
+        await open_page(browser, folder, one)
+        await say(browser, "blank first")
+        await until_shown(browser, "now ")
+        model.release("again")
+        await until_shown(browser, "now something")
+
+
 async def test_a_page_goes_on_when_the_service_was_killed(
     service: ServiceFactory, model: ModelServer, folder: tuple[Path, str], browser: Browser
 ) -> None:
