@@ -19,11 +19,15 @@ from tests.kit.database import Database, PostgresDatabase, SqliteDatabase
 
 SESSIONS = 50
 CLIENTS = 8
-RUNS = 400
 RUNS_S_MAX = 60.0
 FOLDED_S_MAX = 120.0
 LOOK_AGAIN_S = 0.25
-CONTENTS = {"answers of 200 deltas": "d200", "answers of one delta": "d1"}
+CONTENTS = {
+    "answers of 8,000 deltas": ("d8000", 100),
+    "answers of 200 deltas": ("d200", 400),
+    "answers of one delta": ("d1", 400),
+}
+"""What is answered, and how often."""
 
 
 async def stored(stage: Stage, plan: Plan) -> list[Figure]:
@@ -32,11 +36,11 @@ async def stored(stage: Stage, plan: Plan) -> list[Figure]:
     Content is the bytes of text that were posted and answered, each counted once.
     """
     figures: list[Figure] = []
-    for name, spec in CONTENTS.items():
+    for name, (spec, runs) in CONTENTS.items():
         each = Figure(f"bytes stored of a run, {name}", "B", compares=False)
         content = Figure(f"bytes of content of a run, {name}", "B", compares=False)
         ratio = Figure(f"stored, times the content, {name}", "x", Goal(1.5), compares=False)
-        kept, said = await _one(stage, plan, spec)
+        kept, said = await _one(stage, plan, spec, runs)
         each.add("laneway", kept)
         content.add("laneway", said)
         ratio.add("laneway", kept / said)
@@ -44,9 +48,9 @@ async def stored(stage: Stage, plan: Plan) -> list[Figure]:
     return figures
 
 
-async def _one(stage: Stage, plan: Plan, spec: str) -> tuple[float, float]:
+async def _one(stage: Stage, plan: Plan, spec: str, runs: int) -> tuple[float, float]:
     """Bytes stored and bytes of content by run. What is stored of the first accept is within the noise."""
-    total = plan.count(RUNS, 50)
+    total = plan.count(runs, 50)
     folder = stage.folder("stored")
     async with stage.started(folder) as laneway:
         await first_accept(laneway)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-
-from sqlalchemy import Connection
 
 from app.domain.event import ENVELOPE_BYTES
 from app.runs.executor import Surroundings
-from app.store.transaction.fold import fold_some
+from app.store.transaction.fold import FoldStep, fold_some
 from app.store.transaction.remove import remove_runs
 from app.store.transaction.upkeep import bound_audit
 
@@ -30,6 +28,7 @@ class Upkeep:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._next_look_s = around.clock.steady_s()
+        self._folded = FoldStep(more=False)
 
     async def work(self) -> None:
         """Some of what is to be done. Raises what the store raises."""
@@ -42,31 +41,35 @@ class Upkeep:
         if removed and bounded:
             self._next_look_s = clock.steady_s() + LOOK_PERIOD_S
 
-    async def _repeat(self, make: Callable[[], Callable[[Connection], bool]]) -> bool:
+    async def _repeat(self, step: Callable[[], Awaitable[bool]]) -> bool:
         """Take a step, and others while there is more to do. False: WORK_S was over, or others want the store."""
         around = self._around
         until_s = around.clock.steady_s() + WORK_S
-        while await around.store.write(make()):
+        while await step():
             if around.clock.steady_s() >= until_s or around.store.stats().queued_steps > QUEUED_MAX:
                 return False
         return True
 
-    def _fold(self) -> Callable[[Connection], bool]:
+    async def _fold(self) -> bool:
         around = self._around
         now_ms = around.clock.now_ms()
-        return partial(
-            fold_some,
-            before_ms=now_ms - FOLD_AFTER_MS,
-            now_ms=now_ms,
-            bytes_max=around.settings.limits.event_bytes - ENVELOPE_BYTES,
-            events_max=around.settings.retention.events_per_run,
+        self._folded = await around.store.write(
+            partial(
+                fold_some,
+                before_ms=now_ms - FOLD_AFTER_MS,
+                now_ms=now_ms,
+                bytes_max=around.settings.limits.event_bytes - ENVELOPE_BYTES,
+                events_max=around.settings.retention.events_per_run,
+                last=self._folded,
+            )
         )
+        return self._folded.more
 
-    def _remove(self) -> Callable[[Connection], bool]:
+    async def _remove(self) -> bool:
         kept_ms = self._around.settings.retention.runs_days * DAY_MS
-        return partial(remove_runs, before_ms=self._around.clock.now_ms() - kept_ms)
+        return await self._around.store.write(partial(remove_runs, before_ms=self._around.clock.now_ms() - kept_ms))
 
-    def _bound_ledger(self) -> Callable[[Connection], bool]:
+    async def _bound_ledger(self) -> bool:
         limits = self._around.settings.limits
         before_ms = self._around.clock.now_ms() - limits.audit_days * DAY_MS
-        return partial(bound_audit, before_ms=before_ms, rows_max=limits.audit_rows)
+        return await self._around.store.write(partial(bound_audit, before_ms=before_ms, rows_max=limits.audit_rows))

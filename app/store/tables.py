@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Column, DateTime, Index, Integer, Table, Text, UniqueConstraint, text
+from sqlalchemy import BigInteger, Boolean, Column, DateTime, Index, Integer, Table, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
 _OPEN_LANES = "waiting_at IS NOT NULL"
@@ -27,6 +27,11 @@ def _big(*, default: int | None = None, nullable: bool = False) -> Any:
 
 def _text(*, nullable: bool = False) -> Any:
     return Field(default=None if nullable else "", sa_column=Column(Text, nullable=nullable))
+
+
+def _borrows() -> Any:
+    """Whether texts in the row are kept in the transcript alone (`app.domain.borrowing`)."""
+    return Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
 
 
 class Worker(SQLModel, table=True):
@@ -154,6 +159,7 @@ class RunText(SQLModel, table=True):
     input: str = _text()
     reply: str | None = _text(nullable=True)
     error: str | None = _text(nullable=True)
+    borrows: bool = _borrows()
 
 
 class RunEvent(SQLModel, table=True):
@@ -173,6 +179,7 @@ class RunEvent(SQLModel, table=True):
     ts: int = _big()
     payload: str = _text()
     cuts: str | None = _text(nullable=True)
+    borrows: bool = _borrows()
 
     __table_args__ = (
         Index(
@@ -218,6 +225,7 @@ class ToolCall(SQLModel, table=True):
     result: str | None = _text(nullable=True)
     group_id: str | None = None
     approval_id: str | None = None
+    borrows: bool = _borrows()
 
     __table_args__ = (UniqueConstraint("run_id", "entry_no", "ordinal", name="uq_tool_call_place"),)
 
@@ -237,7 +245,7 @@ class Transcript(SQLModel, table=True):
     aborted: bool
     created_at: int = _big()
 
-    __table_args__ = (Index("ix_transcript_run", "run_id", "entry_no"), {"sqlite_with_rowid": False})
+    __table_args__ = (Index("ix_transcript_run", "run_id", "entry_no"),)
 
 
 class Slot(SQLModel, table=True):

@@ -53,6 +53,36 @@ async def test_every_cursor_of_a_folded_run_goes_on_to_the_same_story(
         await check_case(one, [run_id], sessions=["a"])
 
 
+async def test_a_folded_run_reads_as_it_did_wherever_its_texts_are_kept(
+    service: ServiceFactory, model: ModelServer
+) -> None:
+    """Record, list, wait, snapshot and stream of long messages, which are kept in the transcript alone."""
+    asked = "please say it at length [s:a] " + "in many words, é😀, " * 100
+    said = "a long answer é😀 " * 300
+    model.on("please say it", [text(*[said[at : at + 60] for at in range(0, len(said), 60)]), finish(), done()])
+
+    async def views(one: Service) -> list[object]:
+        listed = await one.get("/api/v1/runs")
+        async with await one.stream(run_id, after="999999") as stream:
+            snapshot = next(event for event in await stream.collect_until_done() if event.event == "snapshot")
+        ended = await one.get(f"/api/v1/runs/{run_id}/wait")
+        record = await one.get(f"/api/v1/runs/{run_id}")
+        page = await one.get(f"/api/v1/sessions/{record['sessionKey']}/transcript")
+        return [record, listed, ended, snapshot.payload, page]
+
+    async with service() as one:
+        run_id = await one.run(asked, "a", metadata={"mine": asked})
+        await one.ended(run_id)
+        before, told_before = await views(one), await read(one, run_id, 0)
+        await folded(one, run_id)
+        assert said not in str(one.query("SELECT payload FROM run_event WHERE run_id = ?", run_id))
+        for _ in range(2):
+            assert await views(one) == before
+            assert told(await read(one, run_id, 0)) == told(told_before)
+            await one.restart()
+        await check_case(one, [run_id], sessions=["a"])
+
+
 async def test_runs_of_a_killed_service_are_folded_too(service: ServiceFactory, model: ModelServer) -> None:
     """A fold that was cut off goes on; nothing is lost by it. CP-27"""
     model.default(reply_text("many words of an answer " * 20, deltas=200))

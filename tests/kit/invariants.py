@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from tests.kit.borrowed import Whole
 from tests.kit.sse_parser import Event
 from tests.kit.stream_checks import joined_messages
 
@@ -158,8 +159,9 @@ def _told_is_kept(rows: Rows) -> Iterator[str]:
         SELECT * FROM run_event WHERE stream = 'assistant' OR not_kept_from IS NOT NULL
         OR payload LIKE '%"resets"%' ORDER BY run_id, seq
     """
+    whole = Whole(rows)
     for row in rows(query):
-        events[row["run_id"]].append(event_of(row))
+        events[row["run_id"]].append(event_of(whole.row(row, "payload")))
     for run_id, told in events.items():
         if run_id in cleared:
             continue
@@ -214,7 +216,8 @@ def _calls_and_their_rows(rows: Rows) -> Iterator[str]:
         for part in orjson.loads(row["payload"])["parts"]:
             if part["type"] == "toolResult":
                 answers[part["toolCallId"]] = {**part, "message_id": row["message_id"]}
-    kept = {row["id"]: row for row in rows("SELECT * FROM tool_call")}
+    whole = Whole(rows)
+    kept = {row["id"]: whole.row(row, "result") for row in rows("SELECT * FROM tool_call")}
     for call_id in told.keys() ^ kept.keys():
         yield f"INV-11: call {call_id} stands in {'the transcript' if call_id in told else 'tool_call'} alone"
     for call_id, row in kept.items():

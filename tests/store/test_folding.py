@@ -10,13 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, insert, select, update
 
+from app.domain import borrowing, folding
 from app.domain import event as ev
-from app.domain import folding
 from app.domain.event import Event
 from app.domain.folding import cuts_text, read_cuts
+from app.domain.message import Message, Part, TextPart, ThinkingPart
 from app.store import tables as t
 from app.store.queries import events as queries
 from app.store.transaction import fold as folds
+from app.store.transaction.entries import message_text
 from app.store.transaction.fold import BEGIN, fold, unfolded
 from app.store.transaction.ledger import put_events
 from tests.kit.database import Make, StoreKind
@@ -33,6 +35,7 @@ class Writing:
     """Makes a run's events as a recorder does: messages of two streams, resets, calls, crashes with a jump."""
 
     events: list[Event] = field(default_factory=list)
+    entries: list[Message] = field(default_factory=list)
     seq: int = 0
     messages: int = 0
     lengths: dict[str, int] = field(default_factory=dict)
@@ -57,12 +60,19 @@ class Writing:
         for stream in streams:
             made = ev.message_ended(stream, name, texts.get(stream, ""), "stop", 1 << 20)
             self.put(stream, made[1] if how == "end" else ev.message_reset(stream, name)[1])
+        if how == "end":
+            self.entries.append(Message("assistant", name, _parts(texts)))
         self.messages += 1
         self.lengths = {}
 
 
+def _parts(texts: dict[str, str]) -> tuple[Part, ...]:
+    """As a model writes them: thinking first."""
+    return ThinkingPart(texts["thinking"]), TextPart(texts["assistant"])
+
+
 @st.composite
-def runs(draw: st.DrawFn) -> list[Event]:
+def runs(draw: st.DrawFn) -> Writing:
     writing = Writing()
     writing.put("lifecycle", b'{"phase":"queued"}')
     for _ in range(draw(st.integers(1, 4))):
@@ -77,11 +87,12 @@ def runs(draw: st.DrawFn) -> list[Event]:
             writing.delta(kind, text)
         writing.close(draw(st.sampled_from(("end", "end", "reset", "crash"))), texts)
     writing.put("lifecycle", b'{"phase":"end","outcome":"completed","final":true}', terminal=True)
-    return writing.events
+    return writing
 
 
-def stored(conn: Connection, events: list[Event]) -> None:
+def stored(conn: Connection, writing: Writing) -> None:
     """The run as it is after its end."""
+    events = writing.events
     nothing: dict[str, Any] = {
         "session_id": "s", "accept_no": 1, "principal": "", "agent": "", "mode": "", "kind": "", "prio": 0,
         "runnable_at": 0, "lane_name": "", "attempt": 1, "stalled": 0, "seq_first": 1, "seq_high": 0, "active_ms": 0,
@@ -91,6 +102,15 @@ def stored(conn: Connection, events: list[Event]) -> None:
         insert(t.run), {**nothing, "id": RUN, "status": "succeeded", "ended_at": 9, "seq_last": events[-1].seq}
     )
     put_events(conn, events, "s", take_no=1, q=None)
+    for entry_no, message in enumerate(writing.entries, start=1):
+        conn.execute(
+            insert(t.transcript),
+            {
+                "transcript_id": "t", "entry_no": entry_no, "entry_id": f"e{entry_no}", "run_id": RUN, "attempt": 1,
+                "kind": "message", "role": message.role, "message_id": message.message_id,
+                "payload": message_text(message), "aborted": False, "created_at": 5,
+            },
+        )  # fmt: skip
 
 
 def read(conn: Connection, cursor: int) -> list[Told]:
@@ -132,19 +152,24 @@ def fold_all(conn: Connection, steps: int = 10_000, bytes_max: int = 60_000) -> 
 
 
 @given(
-    events=runs(), steps=st.integers(0, 12), bytes_max=st.sampled_from([30, 60, 60_000]), page=st.sampled_from([3, 500])
+    writing=runs(),
+    steps=st.integers(0, 12),
+    bytes_max=st.sampled_from([30, 60, 60_000]),
+    page=st.sampled_from([3, 500]),
 )
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_cursor_goes_on_to_the_same_whole(  # noqa: PLR0913
-    bases: dict[StoreKind, Make], store_kind: StoreKind, events: list[Event], steps: int, bytes_max: int, page: int
+    bases: dict[StoreKind, Make], store_kind: StoreKind, writing: Writing, steps: int, bytes_max: int, page: int
 ) -> None:
-    """INV-10, before, in the middle of and after folding, by text and offset."""
+    """INV-10, before, in the middle of and after folding, by text and offset, whatever texts are kept once."""
+    events = writing.events
     whole = held([_told(event) for event in events])
     folds.PAGE_ROWS, kept = page, folds.PAGE_ROWS
     folds._page = folds._page.limit(page)
+    borrowing.CHARS_MIN, long = 3, borrowing.CHARS_MIN
     try:
         with bases[store_kind]() as conn:
-            stored(conn, events)
+            stored(conn, writing)
             for count in (steps, 10_000):
                 fold_all(conn, count, bytes_max)
                 for cursor in cursors(events):
@@ -154,6 +179,7 @@ def test_every_cursor_goes_on_to_the_same_whole(  # noqa: PLR0913
             assert unfolded(conn, 10**15, 10) == []
     finally:
         folds.PAGE_ROWS = kept
+        borrowing.CHARS_MIN = long
         folds._page = folds._page.limit(kept)
 
 
@@ -167,7 +193,7 @@ def test_an_ended_answer_is_one_row_and_folding_again_changes_nothing(
     writing.close("end", {"assistant": "".join(f"{n} " for n in range(2_500)), "thinking": ""})
     writing.put("lifecycle", b'{"phase":"end"}', terminal=True)
     with bases[store_kind]() as conn:
-        stored(conn, writing.events)
+        stored(conn, writing)
         assert unfolded(conn, 9, 10) == [RUN] and unfolded(conn, 8, 10) == []
         fold_all(conn)
         rows = conn.execute(select(t.run_event).order_by(t.run_event.c.seq)).mappings().all()
@@ -191,7 +217,7 @@ def test_what_a_reset_took_back_keeps_its_numbers_and_no_text(
     writing.close("reset", {})
     writing.put("lifecycle", b'{"phase":"end"}', terminal=True)
     with bases[store_kind]() as conn:
-        stored(conn, writing.events)
+        stored(conn, writing)
         fold_all(conn)
         rows = conn.execute(select(t.run_event).order_by(t.run_event.c.seq)).mappings().all()
         assert [(row["first_seq"], row["seq"], orjson.loads(row["payload"]).get("phase")) for row in rows] == [
@@ -207,7 +233,7 @@ def test_joined_rows_stay_below_the_limit_of_an_event(bases: dict[StoreKind, Mak
     writing.close("end", {"assistant": "\x01" * 30_000, "thinking": ""})
     writing.put("lifecycle", b'{"phase":"end"}', terminal=True)
     with bases[store_kind]() as conn:
-        stored(conn, writing.events)
+        stored(conn, writing)
         fold_all(conn, bytes_max=20_000)
         sizes = [len(row.payload) for row in conn.execute(select(t.run_event)) if '"delta"' in row.payload]
         assert len(sizes) == 10 and max(sizes) < 20_000

@@ -8,12 +8,13 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, Engine, create_engine
 
 from app.errors import StoreUnusable
 from app.store.migrate import alembic_config, migrate_sqlite, revisions
@@ -22,6 +23,7 @@ from app.store.postgres_connection import engine
 from app.store.tables import metadata
 from tests.kit.database import PostgresDatabase
 from tests.kit.postgres import PostgresServer
+from tests.store.test_lending import fold_whole, put_run
 
 PARTIAL_INDEXES = {
     "uq_run_running": "status = 'running'",
@@ -58,6 +60,13 @@ def test_the_indexes_that_guard_the_protocol_have_their_conditions(tmp_path: Pat
         assert found[name].endswith(f"WHERE {condition}"), found[name]
     assert found["uq_run_running"].startswith("CREATE UNIQUE INDEX")
     assert found["uq_run_event_terminal"].startswith("CREATE UNIQUE INDEX")
+
+
+def test_long_texts_stand_in_a_table_that_has_room_for_them(tmp_path: Path) -> None:
+    """In a table without row ids, a row of more than a quarter of a page takes one of its own."""
+    migrate_sqlite(tmp_path / "laneway.db")
+    found = schema(tmp_path / "laneway.db")
+    assert "WITHOUT ROWID" not in found["transcript"] and "WITHOUT ROWID" in found["run_event"]
 
 
 def test_every_revision_goes_down_and_up_again(tmp_path: Path) -> None:
@@ -161,6 +170,41 @@ def test_the_same_tree_makes_sql_for_postgresql(way: str) -> None:
     else:
         command.downgrade(config, "head:base", sql=True)
         assert "DROP TABLE run" in out.getvalue()
+
+
+def test_rows_get_their_texts_back_on_the_way_down(tmp_path: Path, empty: PostgresDatabase) -> None:
+    """A revision without texts kept once has them whole again, and a transcript that is as it was."""
+    path = tmp_path / "laneway.db"
+    migrate_sqlite(path)
+    open_database(empty.url, migrate=True)
+    engines = {
+        create_engine(f"sqlite:///{path}"): lambda: command.downgrade(alembic_config(f"sqlite:///{path}"), "0004"),
+        create_engine(empty.url.replace("postgresql:", "postgresql+psycopg:", 1)): lambda: on_postgres(
+            empty, command.downgrade, "0004"
+        ),
+    }
+    texts = (
+        "SELECT payload FROM run_event ORDER BY seq",
+        "SELECT input, reply FROM run_text",
+        "SELECT result FROM tool_call",
+    )
+    for engine_, down in engines.items():
+
+        def everything(made: Engine = engine_) -> list[tuple[Any, ...]]:
+            queries = (*texts, "SELECT * FROM transcript ORDER BY entry_no")
+            with made.connect() as conn:
+                return [tuple(row) for query in queries for row in conn.exec_driver_sql(query)]
+
+        with engine_.begin() as conn:
+            put_run(conn)
+        whole = everything()
+        with engine_.begin() as conn:
+            fold_whole(conn)
+        assert everything() != whole
+        engine_.dispose()
+        down()
+        assert everything() == whole
+        engine_.dispose()
 
 
 def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from app.domain.event import Event
 from app.domain.folding import rest_of
 from app.domain.run import RunInput, RunStatus
 from app.store import tables as t
+from app.store.queries.lending import Lending
 from app.store.queries.runs import absent
 
 PAGE_EVENTS = 500
@@ -61,6 +62,7 @@ _page = (
         t.run_event.c.ts,
         t.run_event.c.payload,
         t.run_event.c.cuts,
+        t.run_event.c.borrows,
     )
     .where(t.run_event.c.run_id == bindparam("b_run"), t.run_event.c.seq > bindparam("b_after"))
     .order_by(t.run_event.c.seq)
@@ -92,13 +94,15 @@ def page_after(conn: Connection, run_id: str, cursor: int) -> list[Event]:
     """
     events: list[Event] = []
     size = 0
-    for row in conn.execute(_page, {"b_run": run_id, "b_after": cursor}):
+    lending = Lending(conn, run_id)
+    for row in conn.execute(_page, {"b_run": run_id, "b_after": cursor}).all():
+        payload = lending.restored(row.payload) if row.borrows else row.payload
         event = Event(
             run_id,
             row.seq,
             row.stream,
             row.ts,
-            row.payload.encode(),
+            payload.encode(),
             first_seq=row.first_seq,
             not_kept_from=row.not_kept_from,
             terminal=bool(row.terminal),
@@ -142,7 +146,7 @@ class Snapshot:
     data: dict[str, Any]
 
 
-_input = select(t.run_text.c.input).where(t.run_text.c.run_id == bindparam("b_run"))
+_input = select(t.run_text.c.input, t.run_text.c.borrows).where(t.run_text.c.run_id == bindparam("b_run"))
 _said = (
     select(t.transcript.c.message_id, t.transcript.c.payload)
     .where(t.transcript.c.run_id == bindparam("b_run"), t.transcript.c.role == "assistant")
@@ -181,7 +185,8 @@ def _from_events(conn: Connection, run_id: str) -> tuple[dict[str, Any], int]:
 
 def _from_transcript(conn: Connection, run_id: str) -> dict[str, Any]:
     """For an ended run whose first events are not kept: what it said is, whole."""
-    asked = RunInput.from_json(orjson.loads(conn.execute(_input, {"b_run": run_id}).scalar_one()))
+    row = conn.execute(_input, {"b_run": run_id}).one()
+    asked = RunInput.from_json(orjson.loads(Lending(conn, run_id).restored(row.input) if row.borrows else row.input))
     messages: list[dict[str, Any]] = []
     for row in conn.execute(_said, {"b_run": run_id}):
         parts = orjson.loads(row.payload)["parts"]

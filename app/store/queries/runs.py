@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, func, literal_c
 from app.domain.run import RunRecord, RunStatus
 from app.errors import RunDeleted, RunNotFound
 from app.store import tables as t
+from app.store.queries.lending import Lending
 from app.store.statuses import is_open
 
 _other = t.run.alias("other")
@@ -39,6 +40,7 @@ def _records() -> Select[Any]:
             t.run_text.c.input,
             t.run_text.c.reply,
             t.run_text.c.error,
+            t.run_text.c.borrows,
             t.session.c.key.label("session_key"),
             _ahead.label("ahead"),
             _behind.label("behind"),
@@ -56,7 +58,7 @@ def record(conn: Connection, run_id: str, principal: str) -> RunRecord:
     row = conn.execute(_one, {"b_id": run_id, "b_principal": principal}).one_or_none()
     if row is None:
         raise absent(conn, run_id, principal)
-    return _record(row)
+    return _record(conn, row)
 
 
 _in_transcript = (
@@ -111,11 +113,12 @@ def page(
         at, ident = before
         query = query.where(or_(t.run.c.accepted_at < at, and_(t.run.c.accepted_at == at, t.run.c.id < ident)))
     query = query.order_by(t.run.c.accepted_at.desc(), t.run.c.id.desc()).limit(limit)
-    return [_record(row) for row in conn.execute(query)]
+    return [_record(conn, row) for row in conn.execute(query).all()]
 
 
-def _record(row: Row[Any]) -> RunRecord:
-    reply = None if row.reply is None else orjson.loads(row.reply)
+def _record(conn: Connection, row: Row[Any]) -> RunRecord:
+    told = Lending(conn, row.id).restored(row.reply) if row.borrows and row.reply is not None else row.reply
+    reply = None if told is None else orjson.loads(told)
     status = RunStatus(row.status)
     error = None if row.error is None else orjson.loads(row.error)
     return RunRecord(

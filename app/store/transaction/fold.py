@@ -1,4 +1,7 @@
-"""T14: the deltas of an ended run become few rows, one stretch a step, so that nothing else waits long behind it."""
+"""T14: the deltas of an ended run become few rows, and no text of its transcript is kept twice.
+
+One stretch a step, so that nothing else waits long behind it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from app.domain.event import Event
 from app.domain.folding import STREAMS, Delta, Folded, delta_of, emptied, joined, stretch
 from app.faults import Point, hit
 from app.store import tables as t
+from app.store.transaction.lend import Lender
 from app.store.transaction.trim import count_events, drop_oldest
 
 RUNS = 16
@@ -57,7 +61,12 @@ _drop = delete(t.run_event).where(
 _join = (
     update(t.run_event)
     .where(t.run_event.c.run_id == bindparam("b_run"), t.run_event.c.seq == bindparam("b_seq"))
-    .values(first_seq=bindparam("b_first"), payload=bindparam("b_payload"), cuts=bindparam("b_cuts"))
+    .values(
+        first_seq=bindparam("b_first"),
+        payload=bindparam("b_payload"),
+        cuts=bindparam("b_cuts"),
+        borrows=bindparam("b_borrows"),
+    )
 )
 _done = (
     update(t.run)
@@ -68,7 +77,7 @@ _done = (
 
 @dataclass(frozen=True, slots=True)
 class FoldPlace:
-    """How far a run is folded: everything up to `after` is as it will stay. `done`: all of it is."""
+    """How far a run is folded: every row up to `after` is as it will stay. `done`: all of it is."""
 
     after: int
     done: bool = False
@@ -84,13 +93,20 @@ def unfolded(conn: Connection, before_ms: int, limit: int) -> list[str]:
 
 
 def fold(  # noqa: PLR0913
-    conn: Connection, run_id: str, place: FoldPlace, now_ms: int, bytes_max: int, events_max: int = 0
+    conn: Connection,
+    run_id: str,
+    place: FoldPlace,
+    now_ms: int,
+    bytes_max: int,
+    events_max: int = 0,
+    lender: Lender | None = None,
 ) -> FoldPlace:
     """Fold the next stretch of a run that has ended. `place` is BEGIN, then what the step before returned.
 
     Repeated from any place, it changes nothing more. `bytes_max`: of a joined text in JSON. `events_max`: rows that are
-    kept in the end, the newest; 0: all.
+    kept in the end, the newest; 0: all. `lender`: of this run, for several calls in one step of the store.
     """
+    lender = lender or Lender(conn, run_id)
     if place == BEGIN:
         return BEGIN if _empty(conn, run_id) else FoldPlace(0)
     rows = conn.execute(_page, {"b_run": run_id, "b_after": place.after}).mappings().all()
@@ -98,33 +114,49 @@ def fold(  # noqa: PLR0913
     found = stretch(deltas, bytes_max)
     if found:
         one = joined(found)
-        _put(conn, run_id, found, one)
-        hit(Point.FOLDING)
+        if (lent_to := lender.lend_events(row for row in rows if row["seq"] < one.first_seq)) is not None:
+            return FoldPlace(lent_to)
         # It may go on behind this page: then the joined row is the first of the next stretch.
         goes_on = len(rows) == PAGE_ROWS and one.seq == rows[-1]["seq"]
+        _put(conn, run_id, found, one, None if goes_on else lender.lent(one.payload.decode()))
+        hit(Point.FOLDING)
         return FoldPlace(one.first_seq - 1 if goes_on else one.seq)
+    # The last row of a full page may be the first of a stretch that goes on behind it.
+    final = rows[:-1] if len(rows) == PAGE_ROWS and deltas[-1] is not None else rows
+    if (lent_to := lender.lend_events(final)) is not None:
+        return FoldPlace(lent_to)
     if len(rows) == PAGE_ROWS:
-        return FoldPlace(rows[-1]["seq"] if deltas[-1] is None else rows[-2]["seq"])
+        return FoldPlace(final[-1]["seq"])
     if events_max and _trim(conn, run_id, events_max):
+        return place
+    if not lender.lend_texts():
         return place
     conn.execute(_done, {"b_run": run_id, "b_now": now_ms})
     return FoldPlace(place.after, done=True)
 
 
-def fold_some(conn: Connection, before_ms: int, now_ms: int, bytes_max: int, events_max: int) -> bool:
-    """Fold what ended at or before an instant, some runs or a part of a long one. False when there is nothing to fold.
+@dataclass(frozen=True, slots=True)
+class FoldStep:
+    """What a step has left: `more` to do, and where it stopped within a run, if it did."""
 
-    One step for many short runs; a long one is gone on with in the next, from its beginning, which is folded by then.
-    """
+    more: bool
+    run_id: str = ""
+    place: FoldPlace = BEGIN
+
+
+def fold_some(  # noqa: PLR0913
+    conn: Connection, before_ms: int, now_ms: int, bytes_max: int, events_max: int, last: FoldStep
+) -> FoldStep:
+    """Fold what ended at or before an instant, some runs or a part of a long one, going on where `last` stopped."""
     looks = 0
     for run_id in unfolded(conn, before_ms, RUNS):
-        place = BEGIN
+        place, lender = last.place if run_id == last.run_id else BEGIN, Lender(conn, run_id)
         while not place.done:
             if looks == LOOKS:
-                return True
-            place = fold(conn, run_id, place, now_ms, bytes_max, events_max)
+                return FoldStep(True, run_id, place)
+            place = fold(conn, run_id, place, now_ms, bytes_max, events_max, lender)
             looks += 1
-    return looks > 0
+    return FoldStep(looks > 0)
 
 
 def _trim(conn: Connection, run_id: str, events_max: int) -> bool:
@@ -155,8 +187,8 @@ def _empty(conn: Connection, run_id: str) -> bool:
     return False
 
 
-def _put(conn: Connection, run_id: str, covered: Sequence[Delta], one: Folded) -> None:
-    """One row in place of several, under the number of the last."""
+def _put(conn: Connection, run_id: str, covered: Sequence[Delta], one: Folded, lent: str | None = None) -> None:
+    """One row in place of several, under the number of the last. `lent`: its payload when that borrows."""
     conn.execute(_drop, {"b_run": run_id, "b_first": covered[0].seq, "b_seq": one.seq})
     conn.execute(
         _join,
@@ -164,13 +196,16 @@ def _put(conn: Connection, run_id: str, covered: Sequence[Delta], one: Folded) -
             "b_run": run_id,
             "b_seq": one.seq,
             "b_first": one.first_seq,
-            "b_payload": one.payload.decode(),
+            "b_payload": one.payload.decode() if lent is None else lent,
+            "b_borrows": lent is not None,
             "b_cuts": one.cuts,
         },
     )
 
 
 def _delta(row: Any) -> Delta | None:
+    if row["borrows"]:
+        return None
     event = Event(
         row["run_id"],
         row["seq"],
