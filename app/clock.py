@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 import uuid_utils
@@ -64,5 +65,10 @@ class SystemChance:
 
 def rfc3339(ms: int) -> str:
     """Wire form of a time: RFC 3339 in UTC with milliseconds, such as `2026-11-30T20:31:07.123Z`."""
-    moment = datetime.fromtimestamp(ms / 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+    seconds, rest = divmod(ms, 1000)
+    return f"{_to_the_second(seconds)}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=64)  # many times are of the same few seconds
+def _to_the_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

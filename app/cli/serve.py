@@ -146,7 +146,7 @@ async def _serve(settings: Settings, listener: socket.socket, url: str, make: Ca
     def ready() -> None:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(50_000, 20, 20)
+        gc.set_threshold(10_000, 20, 20)
         print(f"Laneway ready on {url}", flush=True)
         service.warm()
 

@@ -76,6 +76,7 @@ class SessionLocks:
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._held: dict[Path, _Held] = {}
+        self._host = socket.gethostname()[:WHO_CHARS_MAX]
 
     def prepare(self) -> None:
         """Make the folder, for its owner alone. Raises StartError."""
@@ -168,7 +169,7 @@ class SessionLocks:
             os.ftruncate(descriptor, 0)
         record = {
             "pid": os.getpid(),
-            "host": socket.gethostname()[:WHO_CHARS_MAX],
+            "host": self._host,
             "who": who[:WHO_CHARS_MAX],
             "since": rfc3339(self._clock.now_ms()),
         }

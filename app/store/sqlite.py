@@ -38,6 +38,9 @@ RETRY_PAUSE_S_MAX = 1.0
 IDLE_CHECKPOINT_S = 1.0
 WAL_AUTOCHECKPOINT_PAGES = 4000
 READS_WAITING_MAX = 1024
+WRITER_CACHE_KIB = 4096
+READER_CACHE_KIB = 1024
+"""Of pages, by connection. The system's own cache has the whole file; a larger one here only costs memory."""
 
 _FATAL = ("malformed", "not a database", "readonly", "no such table", "no such column")
 
@@ -174,6 +177,7 @@ class SqliteStore:
         if connection is None:
             connection = self._engine.connect()
             _raw(connection).execute("PRAGMA query_only = ON")
+            _raw(connection).execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
             self._local.connection = connection
             self._read_connections.append(connection)
         raw = _raw(connection)
@@ -356,4 +360,4 @@ def _prepare(synchronous: str, raw: sqlite3.Connection, _record: object) -> None
     raw.execute(f"PRAGMA synchronous = {synchronous.upper()}")
     raw.execute(f"PRAGMA wal_autocheckpoint = {WAL_AUTOCHECKPOINT_PAGES}")
     raw.execute("PRAGMA temp_store = MEMORY")
-    raw.execute("PRAGMA cache_size = -16000")
+    raw.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
