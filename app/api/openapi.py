@@ -223,6 +223,7 @@ def _bounds_of_checks(made: dict[str, Any]) -> None:
             "metadata": {"page": "/start"},
         },
     ]
+    made["AbortBody"]["examples"] = [{"reason": "not needed any more"}]
     text, parts = run["properties"]["message"]["anyOf"]
     text |= {"minLength": 1, "pattern": r"\S"}
     parts["minItems"] = 1
