@@ -155,11 +155,13 @@ async def test_the_rest(shared_service: Service) -> None:
 
 # what is refused by what was sent
 
-EVERYWHERE = {
-    (403, "bad-host"): {"headers": {"host": "web.example"}},
-    (403, "bad-origin"): {"headers": {"origin": "http://web.example"}},
-    (422, "validation-failed"): {"nosuch": 1},
-}
+PROBES = ("readHealth", "readReadiness", "readMetrics")
+IN_THE_API = tuple(name for name in CONTRACT.operations if name not in PROBES)
+EVERYWHERE: list[tuple[tuple[Ending, ...], dict[str, Any]]] = [
+    (endings(403, *CONTRACT.operations, code="bad-host"), {"headers": {"host": "web.example"}}),
+    (endings(403, *CONTRACT.operations, code="bad-origin"), {"headers": {"origin": "http://web.example"}}),
+    (endings(422, *IN_THE_API, code="validation-failed"), {"nosuch": 1}),
+]
 BROKEN = {"content": b"{", "headers": JSON_TYPE}
 HUGE = {"content": b" " * (20 * 1024 * 1024 + 1), "headers": JSON_TYPE}
 BODIES = {
@@ -192,7 +194,7 @@ OF_ONE: dict[str, dict[tuple[int, str], dict[str, Any]]] = {
     "listAudit": {(400, "bad-request"): {"cursor": "x"}},
 }
 REFUSED: dict[Ending, dict[str, Any]] = {
-    **{ending: sent for (status, code), sent in EVERYWHERE.items() for ending in having(status, code)},
+    **{ending: sent for of_many, sent in EVERYWHERE for ending in of_many},
     **{Ending(name, *refusal): sent for name, refusals in OF_ONE.items() for refusal, sent in refusals.items()},
 }
 PROVOKED.update(REFUSED)
@@ -252,15 +254,18 @@ async def test_a_service_that_is_full_and_then_goes(service: ServiceFactory, mod
             assert (await stream.expect_end(30))[-1].stream == "shutdown"
 
 
+OF_A_RUN = endings(410, "readRun", "waitForRun", "abortRun", "followRun", code="deleted")
+
+
 @pytest.mark.sqlite
-@provokes(*having(410, "deleted")[1:])
+@provokes(*OF_A_RUN)
 async def test_a_run_that_is_not_kept_any_more(service: ServiceFactory) -> None:
     async with service() as one:
         run_id = await one.run("x [s:a]", "a")
         await one.ended(run_id)
         await folded(one, run_id)
         assert not one.store.step(partial(remove_runs, before_ms=10**15))
-        for ending in having(410, "deleted")[1:]:
+        for ending in OF_A_RUN:
             assert (await call(one, CONTRACT.operations[ending.operation], run_id)).code == "deleted", ending
 
 
