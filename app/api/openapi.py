@@ -117,7 +117,7 @@ def _made(app: FastAPI) -> dict[str, Any]:
             name: {"description": text, "required": name in NEVER_MISSING, "schema": schema}
             for name, (text, schema) in SENT_HEADERS.items()
         },
-        "examples": {kind.code: _example(kind) for kind in words.problem_kinds()},
+        "examples": {kind.code: _example(kind) for told in OPERATIONS.values() for kind in told.problems},
     }
     return made
 

@@ -106,7 +106,9 @@ OPERATIONS = {
     "listAgents": Operation({200: Answer("All agents.", "AgentPage")}, _API),
     "listModels": Operation({200: Answer("All models that agents use.", "ModelPage")}, _API),
     "listTools": Operation({200: Answer("All tools of the service.", "ToolPage")}, _API),
-    "readHealth": Operation({200: Answer("It is.", "Health")}, _EVERYWHERE),
-    "readReadiness": Operation({200: Answer("They are.", "Ready"), 503: Answer("They are not.", "NotReady")}, _PROBE),
+    "readHealth": Operation({200: Answer("The process is alive.", "Health")}, _EVERYWHERE),
+    "readReadiness": Operation(
+        {200: Answer("New runs are taken.", "Ready"), 503: Answer("New runs are not taken.", "NotReady")}, _PROBE
+    ),
     "readMetrics": Operation({200: Answer("The gauges.", {"text/plain": "MetricsText"})}, _PROBE),
 }

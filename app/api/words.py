@@ -88,6 +88,12 @@ def problem_kinds() -> Iterable[type[err.LanewayError]]:
 _PROBLEM_MEANINGS = {
     "method-not-allowed": "The path is served, but not by this method; `Allow` lists those that are.",
     "bad-request": "The bytes, a header or a cursor are not what they should be.",
+    "idempotency-key-required": "`Last-Event-ID` on a post without an `Idempotency-Key`.",
+    "bad-host": "The `Host` is no name of this service (`server.allowed_hosts`).",
+    "bad-origin": "A web page of an origin that is neither the service's own nor in `server.allowed_origins`.",
+    "deleted": "The run has ended, and was kept for `retention.runs_days`; its session still has the transcript.",
+    "session-busy": "The session has work, and the queue mode is `reject`.",
+    "validation-failed": "A field or parameter is unknown, missing, of the wrong type or out of bounds.",
     "rate-limited": "Too many event streams are open (`limits.streams_per_principal`).",
     "internal": "The service failed; its log has the details under the request id.",
     "store-busy": "The store did not answer in time. With `runId`, whether the run was accepted is not known.",

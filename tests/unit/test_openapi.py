@@ -51,6 +51,13 @@ def test_every_reference_leads_somewhere() -> None:
             assert CONTRACT.resolved(one), one
 
 
+def test_every_component_is_used() -> None:
+    used = {one["$ref"] for one in below(DOCUMENT) if "$ref" in one}
+    used |= {place for one in below(SCHEMAS) for place in one.get("discriminator", {}).get("mapping", {}).values()}
+    there = {f"#/components/{kind}/{name}" for kind, named in DOCUMENT["components"].items() for name in named}
+    assert there - used == set()
+
+
 def test_nothing_of_the_frameworks_own_422_is_left() -> None:
     assert not {"HTTPValidationError", "ValidationError"} & SCHEMAS.keys()
 
