@@ -76,7 +76,8 @@ class Follower:
 
     async def until(self, condition: Callable[[Event], bool], timeout_s: float = 10.0) -> Event:
         """Follow on to an event that fits, also one that has come already."""
-        self.start()
+        task = self.start()._task
+        assert task is not None
         seen = 0
         async with asyncio.timeout(timeout_s):
             while True:
@@ -84,15 +85,19 @@ class Follower:
                     if condition(self.events[seen]):
                         return self.events[seen]
                     seen += 1
+                if task.done():
+                    task.result()
                 await asyncio.sleep(0.002)
 
     async def stop(self) -> None:
-        """Leave."""
+        """Leave. What the service did wrong meanwhile is raised."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self.stream is not None:
             self.stream.close()
+        if self._task is not None and not self._task.cancelled():
+            self._task.result()
 
     def drop(self) -> None:
         """Lose the connection, as a bad network does; it comes back by itself."""
