@@ -28,7 +28,9 @@ async def list_audit(  # noqa: PLR0913
     agent: Annotated[str | None, Query(max_length=64, description="Only rows about this agent.")] = None,
     session_key: KeyFilter = None,
     run_id: Annotated[str | None, Query(alias="runId", max_length=64, description="Only rows about this run.")] = None,
-    kind: Annotated[Kind | None, Query(description="What the rows are about; `agent_run` in this build.")] = None,
+    kind: Annotated[
+        Kind | None, Query(description="What the rows are about: `agent_run` or `tool_action` in this build.")
+    ] = None,
     status: Annotated[Status | None, Query(description="How it went.")] = None,
     direction: Annotated[Direction | None, Query(description="Of messages, which come with channels.")] = None,
     channel: Annotated[str | None, Query(max_length=64, description="Of messages, which come with channels.")] = None,

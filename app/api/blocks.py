@@ -1,12 +1,24 @@
-"""The blocks of an event stream and what stands in them, as models for the OpenAPI document alone."""
+"""The blocks of an event stream and the events in them, as models for the OpenAPI document alone."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, RootModel
 
-from app.api.words import ID, TIME, ControlName, Count, Id, Schema, StreamName, Time
+from app.api.answers.problems import Problem
+from app.api.answers.runs import Accepted, WaitEnded
+from app.api.event_data import (
+    GapData,
+    HeartbeatData,
+    LifecycleData,
+    MessageData,
+    ReadyData,
+    ShutdownData,
+    SnapshotData,
+    ToolData,
+)
+from app.api.words import ID, TIME, Count, Id, Schema, Time
 
 _DATA = (
     f'{{"runId":"{ID}","seq":17,"stream":"assistant","ts":"{TIME}",'
@@ -33,31 +45,131 @@ class NotKept(Schema):
     to_seq: Count
 
 
-class Event(Schema):
-    """A numbered event of a run."""
-
+class _Numbered(Schema):
     run_id: Id
     seq: int = Field(ge=1, description="Its number in the run, which is its `id` too.")
     first_seq: Count | None = Field(
         None, description="The first number that it stands for, when it stands for several."
     )
     not_kept: NotKept | None = Field(None, description="Drop what you hold of messages without an end.")
-    stream: StreamName
     ts: Time
-    data: dict[str, Any] = Field(description="What happened.")
 
 
-class ControlEvent(Schema):
-    """An event that concerns the stream alone; it has no number of its own."""
+class LifecycleEvent(_Numbered):
+    """Where the run stands. Exactly one last event, `end` or `error`, with `final: true`."""
 
+    stream: Literal["lifecycle"]
+    data: LifecycleData
+
+
+class AssistantEvent(_Numbered):
+    """Text of the reply."""
+
+    stream: Literal["assistant"]
+    data: MessageData
+
+
+class ThinkingEvent(_Numbered):
+    """The model's thinking, with `reasoning: stream` only."""
+
+    stream: Literal["thinking"]
+    data: MessageData
+
+
+class ToolEvent(_Numbered):
+    """A call of a tool. Every call has one `end`, and a `start` unless it was skipped."""
+
+    stream: Literal["tool"]
+    data: ToolData
+
+
+class Event(
+    RootModel[Annotated[LifecycleEvent | AssistantEvent | ThinkingEvent | ToolEvent, Field(discriminator="stream")],]
+):
+    """A numbered event of a run, by `stream`."""
+
+
+class _Control(Schema):
     run_id: Id
-    stream: ControlName
     ts: Time
-    data: dict[str, Any] = Field(description="What there is to say.")
+
+
+class ReadyEvent(_Control):
+    """The first of every stream that is no answer to a post."""
+
+    stream: Literal["ready"]
+    data: ReadyData
+
+
+class AcceptedEvent(_Control):
+    """The first of a stream that answers a post. Its id is 0, or the cursor of a post that goes on."""
+
+    stream: Literal["accepted"]
+    data: Accepted
+
+
+class HeartbeatEvent(_Control):
+    """Nothing happened for `events.heartbeat_seconds`. Its id is the present cursor."""
+
+    stream: Literal["heartbeat"]
+    data: HeartbeatData
+
+
+class GapEvent(_Control):
+    """What follows the cursor cannot be told. A `snapshot` follows."""
+
+    stream: Literal["gap"]
+    data: GapData
+
+
+class SnapshotEvent(_Control):
+    """In place of all events up to its id."""
+
+    stream: Literal["snapshot"]
+    data: SnapshotData
+
+
+class ShutdownEvent(_Control):
+    """The process goes, and the stream ends. Come back after `retry`."""
+
+    stream: Literal["shutdown"]
+    data: ShutdownData
+
+
+class ProblemEvent(_Control):
+    """A failure in the middle, and the stream ends. Come back."""
+
+    stream: Literal["problem"]
+    data: Problem
+
+
+class DoneEvent(_Control):
+    """The run has ended and everything was sent. Do not come back."""
+
+    stream: Literal["done"]
+    data: WaitEnded
+
+
+class ControlEvent(
+    RootModel[
+        Annotated[
+            ReadyEvent
+            | AcceptedEvent
+            | HeartbeatEvent
+            | GapEvent
+            | SnapshotEvent
+            | ShutdownEvent
+            | ProblemEvent
+            | DoneEvent,
+            Field(discriminator="stream"),
+        ]
+    ]
+):
+    """An event that concerns the stream alone; it has no number of its own. By `stream`."""
 
 
 class Envelope(RootModel[Event | ControlEvent]):
-    """What stands in `data`."""
+    """What stands in `data` of a block: an event, numbered or not."""
 
 
 class EventBlock(Schema):

@@ -6,7 +6,6 @@ Paths and their parameters come from the routes, the rest of each from `operatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,11 +13,13 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from app.api import answers, blocks, schemas
-from app.api.operations import EVERYWHERE, IN_THE_API, OPERATIONS, Answer, Operation, problem_answer
+from app import errors as err
+from app.api import blocks, event_data, schemas, words
+from app.api.answers import problems, rest, runs, sessions
+from app.api.operations import OPERATIONS, Answer, Kinds
 from app.api.origins import EXPOSED_HEADERS
+from app.api.problems import MEDIA_TYPE, problem_json
 from app.api.requests import EVENT_STREAM, IDEMPOTENCY_KEY_RULE, JSON, PREFER_WAIT_S_MAX
-from app.api.words import without_null
 
 LICENCE = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
 TAGS = [
@@ -65,7 +66,7 @@ SENT_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
         "There when a wait was asked for: how long it could be.",
         {"type": "string", "examples": ["wait=20"]},
     ),
-    "Retry-After": ("Seconds to wait before asking again, with 429 and 503.", {"type": "integer", "minimum": 1}),
+    "Retry-After": ("Seconds to wait before asking again.", {"type": "integer", "minimum": 1}),
     "Allow": ("With 405: the methods of this path.", {"type": "string", "examples": ["GET, POST"]}),
     "Vary": ("There when `server.allowed_origins` lists any: answers differ by `Origin`.", {"type": "string"}),
     "Access-Control-Allow-Origin": (
@@ -74,7 +75,16 @@ SENT_HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Access-Control-Expose-Headers": ("With it: what the page may read.", {"type": "string", "const": EXPOSED_HEADERS}),
 }
-SENT_ALWAYS = ("X-Request-Id", "Vary", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers")
+OF_EVERY_ANSWER = ("X-Request-Id", "Vary", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers")
+NEVER_MISSING = ("X-Request-Id", "Location", "Retry-After")
+"""Where an answer has such a header at all, it has it always."""
+
+_PROBLEMS = """## Problems
+
+Every failure is an `application/problem+json` document, whatever `Accept` says, and its `code` tells which. The codes
+stand with each operation, by status. A path that is not served is answered with 404 `not-found`, another method of a
+path that is with 405 `method-not-allowed`, whose `Allow` lists those that it has. Treat a code that you do not know by
+its status: more may come."""
 
 
 def document(app: FastAPI) -> dict[str, Any]:
@@ -89,27 +99,31 @@ def _made(app: FastAPI) -> dict[str, Any]:
         title=app.title,
         version=app.version,
         openapi_version=app.openapi_version,
-        description=app.description,
+        description=f"{app.description}\n\n{_PROBLEMS}",
         routes=app.routes,
         tags=TAGS,
         license_info=LICENCE,
     )
-    for path, operations in made["paths"].items():
+    for operations in made["paths"].values():
         for operation in operations.values():
-            _describe(operation, in_the_api=path.startswith("/api"))
+            _describe(operation)
     made["components"] = {
         "schemas": _schemas(),
         "parameters": {
             name: {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
             for name, (text, schema) in RECEIVED_HEADERS.items()
         },
-        "headers": {name: {"description": text, "schema": schema} for name, (text, schema) in SENT_HEADERS.items()},
+        "headers": {
+            name: {"description": text, "required": name in NEVER_MISSING, "schema": schema}
+            for name, (text, schema) in SENT_HEADERS.items()
+        },
+        "examples": {kind.code: _example(kind) for told in OPERATIONS.values() for kind in told.problems},
     }
     return made
 
 
-def _describe(operation: dict[str, Any], *, in_the_api: bool) -> None:
-    told = OPERATIONS.get(operation["operationId"], Operation({}))
+def _describe(operation: dict[str, Any]) -> None:
+    told = OPERATIONS[operation["operationId"]]
     parameters = operation.setdefault("parameters", [])
     for parameter in parameters:
         _finish(parameter)
@@ -117,11 +131,25 @@ def _describe(operation: dict[str, Any], *, in_the_api: bool) -> None:
     if told.body is not None:
         body = {JSON: {"schema": _reference("schemas", told.body)}}
         operation["requestBody"] = {"required": told.body_required, "content": body}
-    codes = {(kind.status, kind.code) for kind in (*told.problems, *(IN_THE_API if in_the_api else EVERYWHERE))}
-    refused = problem_answer(f"It cannot be done as asked: {_listed(codes, 400)}.", "Retry-After", "Allow")
-    failed = problem_answer(f"It cannot be done now: {_listed(codes, 500)}.", "Retry-After")
-    every = {**{str(status): one for status, one in told.answers.items()}, "4XX": refused, "5XX": failed}
-    operation["responses"] = {status: _response(every[status]) for status in sorted(every)}
+    responses = {str(status): _response(answer) for status, answer in told.answers.items()}
+    for status in {kind.status for kind in told.problems}:
+        responses[str(status)] = _refusal(tuple(kind for kind in told.problems if kind.status == status))
+    responses["4XX"] = _response(Answer("Refused for another reason.", {MEDIA_TYPE: "Problem"}, ("Allow",)))
+    responses["5XX"] = _response(Answer("Failed for another reason.", {MEDIA_TYPE: "Problem"}))
+    operation["responses"] = dict(sorted(responses.items()))
+
+
+def _refusal(kinds: Kinds) -> dict[str, Any]:
+    """The answer of one status that tells of a failure, with an example of each code that it may have."""
+    headers = ("Retry-After",) if issubclass(kinds[0], err.ServiceError) else ()
+    text = "\n".join(f"- `{kind.code}`: {words.problem_meaning(kind)}" for kind in kinds)
+    shaped = _response(Answer(text, {MEDIA_TYPE: "Problem"}, headers))
+    shaped["content"][MEDIA_TYPE]["examples"] = {kind.code: _reference("examples", kind.code) for kind in kinds}
+    return shaped
+
+
+def _example(kind: type[err.LanewayError]) -> dict[str, Any]:
+    return {"summary": kind.title, "value": problem_json(kind(words.problem_meaning(kind)), words.ID)}
 
 
 def _finish(parameter: dict[str, Any]) -> None:
@@ -129,7 +157,7 @@ def _finish(parameter: dict[str, Any]) -> None:
     schema = parameter["schema"]
     schema.pop("title", None)
     schema.pop("description", None)
-    without_null(schema)
+    words.without_null(schema)
     if schema.get("format") == "date-time":
         schema["type"] = "string"
     if schema.get("type") == "array":
@@ -143,15 +171,11 @@ def _finish(parameter: dict[str, Any]) -> None:
 def _response(answer: Answer) -> dict[str, Any]:
     shaped: dict[str, Any] = {
         "description": answer.text,
-        "headers": {name: _reference("headers", name) for name in (*SENT_ALWAYS, *answer.headers)},
+        "headers": {name: _reference("headers", name) for name in (*OF_EVERY_ANSWER, *answer.headers)},
     }
     if answer.models:
         shaped["content"] = {kind: {"schema": _reference("schemas", name)} for kind, name in answer.models.items()}
     return shaped
-
-
-def _listed(codes: Iterable[tuple[int, str]], least: int) -> str:
-    return ", ".join(f"`{code}` ({status})" for status, code in sorted(codes) if least <= status < least + 100)
 
 
 def _reference(place: str, name: str) -> dict[str, str]:
@@ -166,8 +190,8 @@ class _Schemas(GenerateJsonSchema):
 
 
 def _schemas() -> dict[str, Any]:
-    models: list[type[BaseModel]] = [schemas.RunBody, schemas.AbortBody]
-    for module in (answers, blocks):
+    models: list[type[BaseModel]] = [schemas.RunBody, schemas.AbortBody, words.StreamName]
+    for module in (problems, runs, sessions, rest, event_data, blocks):
         models += [one for one in vars(module).values() if _is_model(one) and one.__module__ == module.__name__]
     _, made = models_json_schema(
         [(model, "validation") for model in models],
@@ -199,6 +223,7 @@ def _bounds_of_checks(made: dict[str, Any]) -> None:
             "metadata": {"page": "/start"},
         },
     ]
+    made["AbortBody"]["examples"] = [{"reason": "not needed any more"}]
     text, parts = run["properties"]["message"]["anyOf"]
     text |= {"minLength": 1, "pattern": r"\S"}
     parts["minItems"] = 1

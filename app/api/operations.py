@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app import errors as err
-from app.api.problems import MEDIA_TYPE
 from app.api.requests import EVENT_STREAM, JSON
 
 
@@ -28,31 +27,29 @@ class Answer:
         return {JSON: self.content} if isinstance(self.content, str) else self.content or {}
 
 
+Kinds = tuple[type[err.LanewayError], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`problems` are those beside the problems of every route, `body` is the model of a JSON body."""
+    """`problems` are all that it may end in, `body` is the model of a JSON body."""
 
     answers: Mapping[int, Answer]
-    problems: tuple[type[err.LanewayError], ...] = ()
+    problems: Kinds = ()
     headers: tuple[str, ...] = ()
     body: str | None = None
     body_required: bool = True
 
 
-EVERYWHERE = (err.BadHost, err.BadOrigin, err.InternalError)
-"""Problems of every route."""
-
-IN_THE_API = (*EVERYWHERE, err.ValidationFailed)
-"""Problems of every route under `/api`."""
-
-_BODY = (err.BadRequest, err.PayloadTooLarge, err.UnsupportedMediaType)
-_LIST = (err.BadRequest, err.StoreBusy)
-_RUN = (err.RunNotFound, err.RunDeleted)
+_EVERYWHERE: Kinds = (err.BadHost, err.BadOrigin)
+_PROBE: Kinds = (*_EVERYWHERE, err.InternalError)
+_API: Kinds = (*_PROBE, err.ValidationFailed)
+_STORED: Kinds = (*_API, err.StoreBusy)
+_LIST: Kinds = (*_STORED, err.BadRequest)
+_RUN: Kinds = (*_STORED, err.RunNotFound, err.RunDeleted)
+_SESSION: Kinds = (*_STORED, err.SessionNotFound)
+_BODY: Kinds = (err.BadRequest, err.PayloadTooLarge, err.UnsupportedMediaType)
 _ACCEPTED = ("Location", "Idempotent-Replayed")
-
-
-def problem_answer(text: str, *headers: str) -> Answer:
-    return Answer(text, {MEDIA_TYPE: "Problem"}, headers)
 
 
 OPERATIONS = {
@@ -69,21 +66,19 @@ OPERATIONS = {
             ),
         },
         (
-            *(*_BODY, err.IdempotencyKeyRequired, err.IdempotencyKeyReused, err.NotAcceptable, err.NotAvailable),
-            *(err.SessionNotFound, err.SessionBusy, err.SessionConflict, err.RateLimited),
-            *(err.Draining, err.QueueFull, err.StoreBusy),
+            *(*_SESSION, *_BODY, err.IdempotencyKeyRequired, err.IdempotencyKeyReused, err.NotAcceptable),
+            *(err.NotAvailable, err.SessionBusy, err.SessionConflict, err.RateLimited, err.Draining, err.QueueFull),
+            err.RunDeleted,
         ),
         headers=("Idempotency-Key", "Accept", "Prefer", "Last-Event-ID"),
         body="RunBody",
     ),
     "listRuns": Operation({200: Answer("A page of runs.", "RunPage")}, _LIST),
-    "readRun": Operation({200: Answer("The run.", "Run")}, (*_RUN, err.StoreBusy)),
-    "waitForRun": Operation(
-        {200: Answer("The run has ended, or the wait has expired.", "WaitResult")}, (*_RUN, err.StoreBusy)
-    ),
+    "readRun": Operation({200: Answer("The run.", "Run")}, _RUN),
+    "waitForRun": Operation({200: Answer("The run has ended, or the wait has expired.", "WaitResult")}, _RUN),
     "abortRun": Operation(
         {200: Answer("The wish is durable, or the run had ended.", "AbortResult")},
-        (*_BODY, *_RUN, err.StoreBusy),
+        (*_RUN, *_BODY),
         body="AbortBody",
         body_required=False,
     ),
@@ -92,14 +87,14 @@ OPERATIONS = {
             200: Answer("The events.", {EVENT_STREAM: "EventBlock"}),
             204: Answer("The cursor stands behind the end: there is nothing more, so do not come back."),
         },
-        (err.BadRequest, *_RUN, err.NotAcceptable, err.NotAvailable, err.RateLimited, err.StoreBusy),
+        (*_RUN, err.BadRequest, err.NotAcceptable, err.NotAvailable, err.RateLimited),
         headers=("Last-Event-ID",),
     ),
     "listSessions": Operation({200: Answer("A page of sessions.", "SessionPage")}, _LIST),
-    "readSession": Operation({200: Answer("The session.", "Session")}, (err.SessionNotFound, err.StoreBusy)),
+    "readSession": Operation({200: Answer("The session.", "Session")}, _SESSION),
     "abortSession": Operation(
         {200: Answer("The wish is durable for every open run.", "SessionAbortResult")},
-        (*_BODY, err.SessionNotFound, err.StoreBusy),
+        (*_SESSION, *_BODY),
         body="AbortBody",
         body_required=False,
     ),
@@ -108,10 +103,12 @@ OPERATIONS = {
         (*_LIST, err.SessionNotFound, err.NotAvailable),
     ),
     "listAudit": Operation({200: Answer("A page of the ledger.", "AuditPage")}, _LIST),
-    "listAgents": Operation({200: Answer("All agents.", "AgentPage")}),
-    "listModels": Operation({200: Answer("All models that agents use.", "ModelPage")}),
-    "listTools": Operation({200: Answer("All tools of the service.", "ToolPage")}),
-    "readHealth": Operation({200: Answer("It is.", "Health")}),
-    "readReadiness": Operation({200: Answer("They are.", "Ready"), 503: Answer("They are not.", "NotReady")}),
-    "readMetrics": Operation({200: Answer("The gauges.", {"text/plain": "MetricsText"})}),
+    "listAgents": Operation({200: Answer("All agents.", "AgentPage")}, _API),
+    "listModels": Operation({200: Answer("All models that agents use.", "ModelPage")}, _API),
+    "listTools": Operation({200: Answer("All tools of the service.", "ToolPage")}, _API),
+    "readHealth": Operation({200: Answer("The process is alive.", "Health")}, _EVERYWHERE),
+    "readReadiness": Operation(
+        {200: Answer("New runs are taken.", "Ready"), 503: Answer("New runs are not taken.", "NotReady")}, _PROBE
+    ),
+    "readMetrics": Operation({200: Answer("The gauges.", {"text/plain": "MetricsText"})}, _PROBE),
 }

@@ -51,6 +51,12 @@ def without_null(schema: dict[str, Any]) -> None:
         schema.update({**branches[0], **schema})
 
 
+class Page(Schema):
+    """Base of all lists."""
+
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page. Null at the end.")
+
+
 class SessionKey(RootModel[str]):
     model_config = ConfigDict(
         json_schema_extra={
@@ -81,8 +87,16 @@ def problem_kinds() -> Iterable[type[err.LanewayError]]:
 
 _PROBLEM_MEANINGS = {
     "method-not-allowed": "The path is served, but not by this method; `Allow` lists those that are.",
+    "bad-request": "The bytes, a header or a cursor are not what they should be.",
+    "idempotency-key-required": "`Last-Event-ID` on a post without an `Idempotency-Key`.",
+    "bad-host": "The `Host` is no name of this service (`server.allowed_hosts`).",
+    "bad-origin": "A web page of an origin that is neither the service's own nor in `server.allowed_origins`.",
+    "deleted": "The run has ended, and was kept for `retention.runs_days`; its session still has the transcript.",
+    "session-busy": "The session has work, and the queue mode is `reject`.",
+    "validation-failed": "A field or parameter is unknown, missing, of the wrong type or out of bounds.",
+    "rate-limited": "Too many event streams are open (`limits.streams_per_principal`).",
     "internal": "The service failed; its log has the details under the request id.",
-    "store-busy": "The store did not take the write in time. With `runId`, whether it was taken is not known.",
+    "store-busy": "The store did not answer in time. With `runId`, whether the run was accepted is not known.",
 }
 """Where the class says it for whoever reads the code."""
 
@@ -106,24 +120,26 @@ _STREAM_MEANINGS = {
     "output that came since, `end` with its `outcome` and `result`; every call has one `end`, `skipped` if it has no "
     "`start`",
 }
-_CONTROL_MEANINGS = {
-    "ready": "the first of every stream: `{cursor, status, heartbeatSeconds}`",
-    "accepted": "in its place on a post; `data` is an `Accepted`",
-    "heartbeat": "nothing happened for a while; its id is the present cursor",
-    "gap": "`{reason, oldestSeq}`: the cursor was not given out by this service (`unknown-cursor`), or what follows it "
-    "is not kept any more (`trimmed`); a `snapshot` follows",
-    "snapshot": "`{sessionId, runs}`: the run with its `input`, its `messages` so far and its `openToolCalls`",
-    "shutdown": "`{reason}`: the process goes; come back",
-    "problem": "a failure in the middle; `data` is a `Problem`; come back",
-    "done": "the run has ended and everything was sent; `data` is a `WaitEnded`",
+_CALL_MEANINGS = {
+    "ok": "the tool returned a result",
+    "error": "it could not do what was asked, or was not called at all; `result` says why",
+    "timed-out": "it reached its own limit and was stopped",
+    "blocked": "the operator's policy does not allow the call",
+    "aborted": "the run was stopped before the tool had returned",
+    "unknown": "the service died under it; whether it took effect is not known",
 }
+
+
+def problem_meaning(kind: type[err.LanewayError]) -> str:
+    """One sentence for whoever gets it."""
+    return _PROBLEM_MEANINGS.get(kind.code) or str(kind.__doc__)
 
 
 class ProblemCode(RootModel[str]):
     model_config = _listed(
         "What went wrong, with the HTTP status.",
         {
-            kind.code: f"{kind.status}. {_PROBLEM_MEANINGS.get(kind.code) or kind.__doc__}"
+            kind.code: f"{kind.status}. {problem_meaning(kind)}"
             for kind in sorted(problem_kinds(), key=lambda kind: (kind.status, kind.code))
         },
     )
@@ -157,5 +173,5 @@ class StreamName(RootModel[str]):
     )
 
 
-class ControlName(RootModel[str]):
-    model_config = _listed("Events that concern the stream alone.", _CONTROL_MEANINGS)
+class CallOutcome(RootModel[str]):
+    model_config = _listed("How a call of a tool ended.", _CALL_MEANINGS)

@@ -41,7 +41,9 @@ class EventSource:
         while True:
             resumed = {"last-event-id": self.last_id} if self.last_id else {}
             try:
-                self.stream = await Stream.open(self.url, headers={**resumed, "cache-control": "no-cache"})
+                self.stream = await Stream.open(
+                    self.url, headers={**resumed, "cache-control": "no-cache"}, described=True
+                )
             except OSError:
                 await asyncio.sleep(min(retry_s, RETRY_S_MAX))
                 continue

@@ -107,7 +107,7 @@ async def test_readers_that_lose_their_connection_again_and_again_miss_nothing(s
 
 
 def _quick(one: Service, run_id: str) -> Follower:
-    return Follower(lambda: f"{one.address}/api/v1/runs/{run_id}/events", retry_limit_s=0.01)
+    return Follower(lambda: f"{one.address}/api/v1/runs/{run_id}/events", retry_limit_s=0.01, described=True)
 
 
 async def test_the_start_and_the_tail_are_cursors(shared_service: Service) -> None:

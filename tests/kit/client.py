@@ -1,6 +1,7 @@
 """The API of the service under test, as tests call it: plain values in, the answer out.
 
-`request` gives any answer as it is; the named calls that return a dict or a list expect success and say so.
+`request` gives any answer as it is, once the document is found to describe it; the named calls that return a dict or a
+list expect success and say so.
 One HTTP client for each event loop; streams are read by the kit's own reader.
 """
 
@@ -14,6 +15,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import orjson
 
+from tests.kit.contract import expect
 from tests.kit.follower import Follower
 from tests.kit.stream import Stream
 
@@ -66,9 +68,7 @@ class Client:
         if json is not None:
             content = orjson.dumps(json)
             named.setdefault("content-type", "application/json")
-        response = await self._client().request(
-            method, self.address + with_query(path, query), content=content, headers=named, timeout=timeout_s
-        )
+        response = await self._send(method, with_query(path, query), content, named, timeout_s)
         return Answer(response.status_code, _json(response), response.headers)
 
     async def get(self, path: str, **query: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Client:
 
     async def text(self, path: str) -> str:
         """A GET that has to succeed, of what is no JSON."""
-        response = await self._client().get(self.address + path)
+        response = await self._send("GET", path)
         assert response.status_code == 200, f"expected 200, got {response.status_code}: {response.text}"
         return response.text
 
@@ -231,19 +231,36 @@ class Client:
         resumed = {} if last_event_id is None else {"last-event-id": str(last_event_id)}
         named = {**self.default_headers, **resumed, **(headers or {})}
         return await Stream.open(
-            self.address + path, method=method, headers=named, body=body, receive_buffer=receive_buffer
+            self.address + path, method=method, headers=named, body=body, receive_buffer=receive_buffer, described=True
         )
 
     def follow(self, run_id: str, after: str = "", **query: Any) -> Follower:
         """Follow a run to its end across lost connections and restarts (`await it.finish()`, or `async with`)."""
         path = with_query(f"{API}/runs/{run_id}/events", query)
-        return Follower(lambda: self.address + path, headers=self.default_headers, after=after)
+        return Follower(lambda: self.address + path, headers=self.default_headers, after=after, described=True)
 
     async def close_clients(self) -> None:
         """Give the connections of this loop back."""
         if self._http is not None and self._http_loop is asyncio.get_running_loop():
             await self._http.aclose()
         self._http = None
+
+    async def _send(
+        self,
+        method: str,
+        target: str,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> httpx.Response:
+        """The answer, which the document has to describe."""
+        response = await self._client().request(
+            method, self.address + target, content=content, headers=headers, timeout=timeout_s
+        )
+        asked = expect(method, target)
+        asked.begun(response.status_code, response.headers)
+        asked.body(response.content)
+        return response
 
     def _client(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()

@@ -23,7 +23,7 @@ class Follower:
     """`where` gives the stream's URL without cursor each time it is opened, so that a service may come back elsewhere.
 
     `events` is everything from all connections in order; `ended_by` is "done" or "204" once it is over; `statuses`
-    lists the answers (0: no connection); `violations` what the strict parser found.
+    lists the answers (0: no connection); `violations` what the strict parser found. `described`: as for a `Stream`.
     """
 
     def __init__(  # noqa: PLR0913
@@ -36,6 +36,7 @@ class Follower:
         backoff_first_s: float = 0.05,
         backoff_limit_s: float = 1.0,
         silence_limit_s: float = HEARTBEATS_MISSED_S,
+        described: bool = False,
     ) -> None:
         self.events: list[Event] = []
         self.statuses: list[int] = []
@@ -50,6 +51,7 @@ class Follower:
         self._backoff_first_s = backoff_first_s
         self._backoff_limit_s = backoff_limit_s
         self._silence_limit_s = silence_limit_s
+        self._described = described
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> Self:
@@ -74,7 +76,8 @@ class Follower:
 
     async def until(self, condition: Callable[[Event], bool], timeout_s: float = 10.0) -> Event:
         """Follow on to an event that fits, also one that has come already."""
-        self.start()
+        task = self.start()._task
+        assert task is not None
         seen = 0
         async with asyncio.timeout(timeout_s):
             while True:
@@ -82,15 +85,19 @@ class Follower:
                     if condition(self.events[seen]):
                         return self.events[seen]
                     seen += 1
+                if task.done():
+                    task.result()
                 await asyncio.sleep(0.002)
 
     async def stop(self) -> None:
-        """Leave."""
+        """Leave. What the service did wrong meanwhile is raised."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self.stream is not None:
             self.stream.close()
+        if self._task is not None and not self._task.cancelled():
+            self._task.result()
 
     def drop(self) -> None:
         """Lose the connection, as a bad network does; it comes back by itself."""
@@ -132,7 +139,9 @@ class Follower:
             if opened_after:
                 url += ("&" if "?" in url else "?") + "after=" + quote(opened_after, safe="")
             resumed = {"last-event-id": self.last} if self.last != opened_after else {}
-            stream = self.stream = await Stream.open(url, headers={**self._headers, **resumed})
+            stream = self.stream = await Stream.open(
+                url, headers={**self._headers, **resumed}, described=self._described
+            )
         except (OSError, TimeoutError):
             self.statuses.append(0)
             return 0

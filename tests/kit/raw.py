@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httptools
 import orjson
 
+from tests.kit import contract
 from tests.kit.client import Answer
 
 Leaving = Literal["close", "reset", "half"]
@@ -45,7 +46,7 @@ def chunks(pieces: Iterable[bytes]) -> bytes:
 
 
 async def exchange(address: str, data: bytes, *, timeout_s: float = 30.0) -> Answer:
-    """Send these bytes, read one answer. AssertionError when the connection ends first."""
+    """Send these bytes to a real service, read one answer. AssertionError when the connection ends first."""
     parts = urlsplit(address)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     answer = _Answer()
@@ -60,6 +61,7 @@ async def exchange(address: str, data: bytes, *, timeout_s: float = 30.0) -> Ans
         await asyncio.gather(sending, return_exceptions=True)
         writer.transport.abort()
     assert answer.complete, f"the connection ended inside the answer: {bytes(answer.body)!r:.200}"
+    _described(data, parser.get_status_code(), answer)
     try:
         body = orjson.loads(answer.body)
     except orjson.JSONDecodeError:
@@ -97,6 +99,15 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
     for at in range(0, len(data), 65536):
         writer.write(data[at : at + 65536])
         await writer.drain()
+
+
+def _described(data: bytes, status: int, answer: _Answer) -> None:
+    """The document has to have this answer. Of a stream the head alone is looked at."""
+    method, target, *_ = data.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    asked = contract.expect(method, target)
+    asked.begun(status, answer.headers)
+    if not answer.headers.get("content-type", "").startswith(contract.EVENT_STREAM):
+        asked.body(bytes(answer.body))
 
 
 class _Answer:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httptools
 import orjson
 
+from tests.kit.contract import Exchange, expect
 from tests.kit.sse_parser import Event, Parser
 
 _READ_BYTES = 65536
@@ -31,10 +32,11 @@ class Stream:
     """Made by `await Stream.open(...)`; iterate it with `async for`, or use one of the collecting methods.
 
     `events` holds all that came so far, `last_id` the cursor a browser would send back, `violations` what the strict
-    parser found. `finished`: the body ended cleanly; `truncated`: the connection ended inside it.
+    parser found. `finished`: the body ended cleanly; `truncated`: the connection ended inside it. `asked`: the
+    answer is a real service's, and what its document does not say is raised.
     """
 
-    def __init__(self, connection: socket.socket, url: str) -> None:
+    def __init__(self, connection: socket.socket, url: str, asked: Exchange | None = None) -> None:
         self.url = url
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -47,6 +49,7 @@ class Stream:
         """When the last byte came."""
         self.bytes_read = 0
         self._socket: socket.socket | None = connection
+        self._asked = asked
         self._http = httptools.HttpResponseParser(self)
         self._sse: Parser | None = None
         self._ready: deque[Event] = deque()
@@ -64,8 +67,12 @@ class Stream:
         body: bytes | None = None,
         receive_buffer: int | None = None,
         timeout_s: float = 15.0,
+        described: bool = False,
     ) -> Self:
-        """Connect, send the request, read the head. Raises OSError or TimeoutError; any status is an answer."""
+        """Connect, send the request, read the head. Raises OSError or TimeoutError; any status is an answer.
+
+        `described`: the answer has to be one that the OpenAPI document has.
+        """
         parts = urlsplit(url)
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         connection.setblocking(False)
@@ -77,7 +84,7 @@ class Stream:
         if body is not None:
             named |= {"content-length": str(len(body)), "content-type": named.get("content-type", "application/json")}
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
-        stream = cls(connection, url)
+        stream = cls(connection, url, expect(method, target) if described else None)
         try:
             async with asyncio.timeout(timeout_s):
                 loop = asyncio.get_running_loop()
@@ -86,6 +93,8 @@ class Stream:
                 await loop.sock_sendall(connection, ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b""))
                 while stream.head_at is None and await stream._read():
                     pass
+            if stream._asked is not None and stream.head_at is not None:
+                stream._asked.begun(stream.status, stream.headers)
         except BaseException:
             stream.abort()
             raise
@@ -105,6 +114,8 @@ class Stream:
                 raise StopAsyncIteration
         event = self._ready.popleft()
         self.events.append(event)
+        if self._asked is not None:
+            self._asked.told(event)
         return event
 
     async def next_event(self, timeout_s: float = 10.0) -> Event:
@@ -158,7 +169,10 @@ class Stream:
         async with asyncio.timeout(timeout_s):
             while await self._read():
                 pass
-        return b"".join(self._body)
+        content = b"".join(self._body)
+        if self._asked is not None and self.finished:
+            self._asked.body(content)
+        return content
 
     async def json(self, timeout_s: float = 10.0) -> Any:
         """The body as JSON (a problem, mostly)."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 import orjson
 import pytest
 
+from tests.kit.contract import NotDescribed
 from tests.kit.model_server import ModelServer, cut, headers, pause, raw, recut, reset, stay_open
 from tests.kit.sse import Follower, Stream, StreamCut
 
@@ -181,3 +182,23 @@ async def test_a_follower_in_the_background_can_be_dropped_and_stopped() -> None
             with pytest.raises(TimeoutError, match="not at the end"):
                 await follower.finish(0.05)
         assert follower.connections == 2
+
+
+async def test_a_follower_does_not_keep_to_itself_what_no_document_describes() -> None:
+    """Whoever waits for an event, for the end, or only leaves, is told."""
+    wrong = answer(HEAD, block(1, "nosuch"))
+
+    async def wait(follower: Follower) -> None:
+        await follower.until(lambda event: event.seq == 2, 5)
+
+    async def finish(follower: Follower) -> None:
+        await follower.finish(5)
+
+    async def leave(follower: Follower) -> None:
+        await asyncio.wait([follower.start()._task], timeout=5)  # type: ignore[list-item]
+        await follower.stop()
+
+    for way in (wait, finish, leave):
+        async with site(wrong) as (url, _):
+            with pytest.raises(NotDescribed, match="there is no event nosuch"):
+                await way(Follower(lambda url=url: url, described=True))  # type: ignore[misc]
