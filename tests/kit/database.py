@@ -160,7 +160,7 @@ class PostgresDatabase:
 
     def handles(self, pid: int) -> int:
         name = self.url.partition("@/")[2].partition("?")[0]
-        query = f"SELECT pid FROM pg_stat_activity WHERE datname = '{name}' AND application_name = 'laneway'"
+        query = f"SELECT pid FROM pg_stat_activity WHERE datname = '{name}' AND application_name LIKE 'laneway%'"
         return len(self.server.admin(query))
 
     def check_closed(self) -> None:
