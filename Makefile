@@ -5,8 +5,6 @@ PYTHON ?= python3
 ARGS ?=
 JOBS ?= 3
 SYSTEM_POSTGRES ?= /usr/lib/postgresql/15/bin
-# What `make test` has run on the wheel's server already; these lean on the server most.
-STORE_CASES := start_postgres abort_race fold idempotency lane_order retention resume
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -41,9 +39,9 @@ run: $(STAMP) ## Start the service
 test: $(STAMP) ## Run all tests but the drill
 	$(BIN)/python -m pytest -m 'not drill' -n $(JOBS) --dist worksteal $(ARGS)
 
-test-postgresql: $(STAMP) ## Run what leans on the PostgreSQL store most on the server of the system's packages
+test-postgresql: $(STAMP) ## Run all tests that have a store on the PostgreSQL of the system's packages
 	TEST_POSTGRES_BIN=$(SYSTEM_POSTGRES) $(BIN)/python -m pytest -m 'not drill' -n $(JOBS) --dist worksteal \
-	  --store postgresql tests/store tests/simulation $(addprefix tests/cases/test_,$(addsuffix .py,$(STORE_CASES))) $(ARGS)
+	  --store postgresql --stored $(ARGS)
 
 drill: $(STAMP) ## Kill a service again and again and account for every run
 	@$(BIN)/python -m pytest -m drill -n $(JOBS) --dist worksteal $(ARGS); code=$$?; \

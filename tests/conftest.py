@@ -151,8 +151,24 @@ async def shared_service(_shared: Shared, store_kind: StoreKind) -> AsyncIterato
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--store sqlite` or `--store postgresql`: one store only."""
+    """`--store sqlite` or `--store postgresql`: one store only. `--stored`: what another store could make fail."""
     parser.addoption("--store", choices=["both", *KINDS], default="both", help="the store of services under test")
+    parser.addoption("--stored", action="store_true", help="only tests that have a store or a database server")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of `--stored`: every fixture with a store stands on `_postgres`. Tests of the other store are left out too."""
+    if not config.getoption("stored"):
+        return
+    other = set(KINDS) - {config.getoption("store")} if config.getoption("store") in KINDS else set()
+    stored, rest = [], []
+    for item in items:
+        has_one = "_postgres" in getattr(item, "fixturenames", ())
+        of_other = any(mark.name in other for mark in item.iter_markers())
+        (stored if has_one and not of_other else rest).append(item)
+    items[:] = stored
+    config.hook.pytest_deselected(items=rest)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -33,6 +33,9 @@ RETRY_AT_SHUTDOWN_MS = (2000, 6000)
 SEND_TIMEOUT_S = 60.0
 """A reader that takes nothing for so long is cut."""
 
+CUT = "laneway.cut"
+"""An extension of the ASGI scope: its `now` cuts the connection, where the server is one that offers it."""
+
 LAST_WORD_S = 2.0
 """How long a stream has for its `shutdown` block when the server that runs the application ends."""
 
@@ -259,6 +262,9 @@ class RunStreamResponse(EventSourceResponse):
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
             log.info("stream.cut", run_id=self._stream.asked.run_id, reason="the reader takes nothing")
+            # Closed in order, its socket and all that is buffered for it would stay until it has taken that.
+            if extension := scope.get("extensions", {}).get(CUT):
+                await extension["now"]()
         except asyncio.CancelledError:
             if not self._stream.service.around.tail.closing:
                 raise

@@ -9,14 +9,16 @@ import socket
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx
 import orjson
 
+from app.clock import rfc3339
 from app.errors import StartError, StoreUnusable
 from app.settings import EMBEDDED, KEY_VARIABLES, Loaded, Settings
 from app.settings.database import shown
@@ -34,6 +36,10 @@ NETWORK_FILESYSTEMS = frozenset(
 )
 
 
+T = TypeVar("T")
+
+_DIRECT = "give the address of the server itself in store.url, or of a pooler in session mode"
+_SETTINGS = "set them on the role in place of that (docs/postgresql.md), or give the address of the server itself"
 _TAKEN = "another program has the port; stop it, or choose another one (server.port)"
 
 
@@ -222,22 +228,85 @@ def _revision(at: str | None, name: str, *, at_start: bool) -> Finding:
 
 
 def _postgresql(url: str) -> Iterator[Finding]:
-    import asyncpg  # type: ignore[import-untyped]
-
     from app.store.postgres_begin import faults, look
+    from app.store.postgres_outside import refuses_settings, shares
 
     name = shown(url)
-    try:
-        facts = asyncio.run(asyncio.wait_for(look(url), LOOK_S))
-    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as problem:
-        said = "no answer in time" if isinstance(problem, TimeoutError) else (str(problem).splitlines() or [""])[0]
-        yield Finding("database", Level.PROBLEM, f"{name}: {said or type(problem).__name__}", "check store.url")
+    facts, problem = _asked(look(url))
+    if facts is None:
+        hint = "check store.url"
+        if problem and (shares(problem) or refuses_settings(problem)):
+            hint = _DIRECT if shares(problem) else _SETTINGS
+        yield Finding("database", Level.PROBLEM, f"{name}: {_said(problem)}", hint)
         return
     for fault in faults(facts):
         yield Finding("database", Level.PROBLEM, f"{name}: {fault}", "the service does not start with it")
     if facts.fsync == "off":
         yield Finding("database", Level.WARNING, f"{name}: fsync is off", "a crash of the server may lose everything")
-    yield _revision(facts.revision, name, at_start=False)
+    revision = _revision(facts.revision, name, at_start=False)
+    yield revision
+    yield from _pooler(url)
+    if revision.level is Level.OK:
+        yield from _lease(url)
+
+
+def _asked(question: Coroutine[Any, Any, T]) -> tuple[T | None, Exception | None]:
+    """The answer of a database, or why there is none."""
+    import asyncpg  # type: ignore[import-untyped]
+
+    try:
+        return asyncio.run(asyncio.wait_for(question, LOOK_S)), None
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as problem:
+        return None, problem
+
+
+def _said(problem: Exception | None) -> str:
+    if isinstance(problem, TimeoutError):
+        return "no answer in time"
+    return (str(problem).splitlines() or [""])[0] or type(problem).__name__
+
+
+def _pooler(url: str) -> Iterator[Finding]:
+    """What shows that somebody stands between; where nothing does, nothing is said, for that proves little."""
+    from app.store.postgres_outside import lost_settings, pooled
+
+    why, problem = _asked(pooled(url))
+    lost, other = (None, problem) if why is None else _asked(lost_settings(url))
+    if why:
+        text = f"{shown(url)}: a pooler in transaction mode stands before it: {why}"
+        yield Finding("database", Level.WARNING, text, _DIRECT)
+    if lost:
+        text = f"{shown(url)}: a pooler does not pass on the settings of a connection: {', '.join(lost)}"
+        yield Finding("database", Level.WARNING, text, _SETTINGS)
+    if problem or other:
+        hint = "the service itself needs 2 x store.pool_size + 1 connections"
+        yield Finding("database", Level.WARNING, f"{shown(url)}: {_said(problem or other)}", hint)
+
+
+def _lease(url: str) -> Iterator[Finding]:
+    from app.store.postgres_outside import holders
+
+    found, problem = _asked(holders(url))
+    if found is None:
+        yield Finding("lease", Level.WARNING, f"who holds it is not told: {_said(problem)}", "ask again")
+    elif not found:
+        yield Finding("lease", Level.OK, "nobody works on the database now")
+    for one in found or ():
+        who = f"process {one.pid} on {one.host}, begun {rfc3339(one.started_at)}"
+        if one.backend is None:
+            connection = "its connection is not there"
+        elif one.since is None:
+            connection = f"its connection is {one.backend}, and this role may see no more of it"
+        else:
+            place = f"{one.address}:{one.client_port}" if one.address else "the machine of the server"
+            connection = f"its connection is {one.backend}, of {one.usename} from {place} since {rfc3339(one.since)}"
+        if one.held:
+            yield Finding("lease", Level.OK, f"held by {who}; {connection}")
+        elif one.backend is None:
+            yield Finding("lease", Level.OK, f"over since {rfc3339(one.lease_until)}; it was that of {who}")
+        else:
+            text = f"over since {rfc3339(one.lease_until)}, though {who} is still connected; {connection}"
+            yield Finding("lease", Level.WARNING, text, "it is paused or stuck; the next start takes its place")
 
 
 def _models(loaded: Loaded) -> Iterator[Finding]:

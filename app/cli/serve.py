@@ -21,6 +21,7 @@ from sse_starlette.sse import AppStatus
 
 from app import faults
 from app.assembly import build
+from app.cli.connection import CuttableConnection
 from app.cli.logs import configure_logging
 from app.cli.migrate import bring_up
 from app.clock import SystemClock, rfc3339
@@ -131,7 +132,7 @@ async def _serve(settings: Settings, listener: socket.socket, url: str, make: Ca
     server = _Server(
         uvicorn.Config(
             create_app(service, keeps_service=False),
-            http="httptools",
+            http=CuttableConnection,
             ws="none",
             lifespan="on",
             log_config=None,

@@ -17,6 +17,7 @@ import asyncpg  # type: ignore[import-untyped]
 import structlog
 
 from app.store.postgres_connection import connector
+from app.store.postgres_outside import LEASE_CONNECTION
 from app.store.transaction.worker import LEASE_MS
 
 PERIOD_S = LEASE_MS / 4000
@@ -95,6 +96,7 @@ class DatabaseLease:
             async with asyncio.timeout(RENEW_WITHIN_S):
                 if self._connection is None:
                     self._connection = await self._connect()
+                    await self._connection.execute(f"SET application_name = '{LEASE_CONNECTION}{self._worker_id}'")
                 done: str = await self._connection.execute(_RENEW, self._worker_id, LEASE_MS)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as problem:
             log.warning("lease.not-renewed", problem=type(problem).__name__)

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import sys
-from dataclasses import dataclass
 
 import pytest
 
 from app.cli.tables import fitted
-from tests.kit.environment import clean_environ
 from tests.kit.model_server import hold, reply_calls, reply_text
 from tests.kit.service import Service
+from tests.kit.starting import Command, Ended
 
 
-@dataclass(frozen=True)
-class Printed:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """Cells of a table, without its head."""
-        return [line.split() for line in self.out.splitlines()[1:]]
+async def laneway(one: Service, *arguments: str) -> Ended:
+    """The command with its output in a file."""
+    return await Command(*arguments, environ={"LANEWAY_URL": one.address}).until_ended()
 
 
-async def laneway(one: Service, *arguments: str) -> Printed:
-    """The command in a pipe."""
-    environ = {**clean_environ(os.environ), "LANEWAY_URL": one.address}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app.cli", *arguments, env=environ,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    return Printed(process.returncode or 0, out.decode(), err.decode())
+def rows_of(printed: Ended) -> list[list[str]]:
+    """Cells of a table, without its head."""
+    return [line.split() for line in printed.out.splitlines()[1:]]
 
 
 async def test_runs_are_listed_shown_and_followed(shared_service: Service) -> None:
@@ -46,7 +29,9 @@ async def test_runs_are_listed_shown_and_followed(shared_service: Service) -> No
     await one.ended(run_id)
     listed = await laneway(one, "runs", "list", "--session", "cli-1")
     assert (
-        [row[0] for row in listed.rows] == [run_id] and "completed" in listed.out and listed.out.isprintable() is False
+        [row[0] for row in rows_of(listed)] == [run_id]
+        and "completed" in listed.out
+        and listed.out.isprintable() is False
     )
     as_json = await laneway(one, "runs", "list", "--session", "cli-1", "--status", "succeeded", "--json")
     assert json.loads(as_json.out) == await one.runs(sessionKey="cli-1")
@@ -76,7 +61,7 @@ async def test_sessions_and_what_was_said(shared_service: Service) -> None:
     one.model.on("[s:cli-3]", reply_calls(("c", "list", {}), words="looking"), reply_text("an\x1b[31m answer"))
     await one.ended(await one.run("hello [s:cli-3]", "cli-3"))
     listed = await laneway(one, "sessions", "list", "--search", "cli-3")
-    assert [row[0] for row in listed.rows] == ["cli-3"]
+    assert [row[0] for row in rows_of(listed)] == ["cli-3"]
     assert json.loads((await laneway(one, "sessions", "show", "cli-3", "--json")).out)["entries"] == 4
     said = (await laneway(one, "sessions", "transcript", "cli-3")).out
     places = [said.index(words) for words in ("hello", "looking", "-> list {}", "<- list", "answer")]
@@ -103,10 +88,10 @@ async def test_the_ledger_with_its_filters(shared_service: Service) -> None:
     one.model.on("[s:cli-4]", reply_calls(("c", "list", {})), reply_text("fine"))
     run_id = await one.run("hello [s:cli-4]", "cli-4")
     await one.ended(run_id)
-    rows = (await laneway(one, "audit", "--run", run_id)).rows
+    rows = rows_of(await laneway(one, "audit", "--run", run_id))
     assert [row[7] for row in rows] == ["run.end", "tool.end", "tool.start", "run.start"]
     tools = await laneway(one, "audit", "--run", run_id, "--kind", "tool_action", "--status", "succeeded")
-    assert [row[8] for row in tools.rows] == ["list"]
+    assert [row[8] for row in rows_of(tools)] == ["list"]
     first = json.loads((await laneway(one, "audit", "--run", run_id, "--limit", "3", "--json")).out)
     rest = await laneway(one, "audit", "--run", run_id, "--cursor", first["nextCursor"], "--json")
     # A cursor goes with the filters and the size of its list.
@@ -152,9 +137,10 @@ async def test_what_names_a_run_or_session_reaches_nothing_else(shared_service: 
 async def test_the_ledger_as_json_is_as_long_as_was_asked_for_and_goes_on(shared_service: Service) -> None:
     """Over the pages of the service, of 500 rows at most."""
     one = shared_service
-    run_ids = [await one.run(f"number {number} [s:cli-long]", "cli-long", queue={"cap": 400}) for number in range(270)]
-    for run_id in run_ids:
-        await one.ended(run_id, 60_000)
+    for number in range(9):
+        calls = [(f"c-{number}-{call}", "read", {"path": f"none-{call}"}) for call in range(30)]
+        one.model.on(f"number {number} [s:cli-long]", reply_calls(*calls), reply_text("done"))
+        await one.ended(await one.run(f"number {number} [s:cli-long]", "cli-long"))
     rows = await one.audit(sessionKey="cli-long")
     assert len(rows) > 520
     first = json.loads((await laneway(one, "audit", "--session", "cli-long", "--json", "--limit", "510")).out)

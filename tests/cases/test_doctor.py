@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.server
 import json
@@ -15,6 +16,9 @@ import pytest
 
 from app.store.migrate import revisions
 from tests.kit.database import PostgresDatabase
+from tests.kit.gauges import until
+from tests.kit.pg_pooler import Next, PgPooler
+from tests.kit.pg_proxy import PgProxy
 from tests.kit.postgres import PostgresServer
 from tests.kit.service import Service, ServiceFactory
 from tests.kit.starting import Ended, start
@@ -225,3 +229,114 @@ def test_for_people_it_is_a_line_each_with_what_to_do(tmp_path: Path) -> None:
     assert lines[at + 1].strip() == "-> set OPENAI_API_KEY, or api_key of the provider"
     assert f"{tmp_path / 'other'} is made at the first start" in ended.out
     assert list(tmp_path.iterdir()) == []
+
+
+def _renewing(postgres: PostgresServer, url: str) -> list[int]:
+    """Server processes of connections that renew a lease of this database."""
+    ours = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+    query = f"{ours} AND application_name LIKE 'laneway lease %'"
+    return [pid for (pid,) in postgres.run(url, query)]
+
+
+@pytest.mark.postgresql
+async def test_who_holds_the_lease_of_a_database_is_told(service: ServiceFactory, postgres: PostgresServer) -> None:
+    """With its connection at the server, or that there is none any more."""
+    one = service()
+    async with one:
+        url = one.store.settings["store.url"]
+        await until(lambda: _renewing(postgres, url), "its lease is renewed")
+        (backend,) = _renewing(postgres, url)
+        _, report = doctor(one.state_dir, **_settings(one))
+        check(
+            report, "lease", "ok", "held by", f"process {one.pid}", f"is {backend}, of laneway", "machine of the server"
+        )
+        assert [found["level"] for found in report["database"]] == ["warning", "ok"], report["database"]
+
+        one.pause()
+        postgres.run(url, "UPDATE worker SET lease_until = 0")  # as if it had been paused for longer
+        _, report = doctor(one.state_dir, **_settings(one))
+        check(report, "lease", "warning", "over since 1970", f"process {one.pid}", f"is {backend}", "paused or stuck")
+        one.end()
+        await until(lambda: not _renewing(postgres, url), "the server has seen its end")
+        _, report = doctor(one.state_dir, **_settings(one))
+        check(report, "lease", "ok", "over since 1970", f"process {one.pid}")
+    async with one:
+        one.terminate()
+        assert await one.until_exit() == 0
+    _, report = doctor(one.state_dir, **_settings(one))
+    check(report, "lease", "ok", "nobody works on the database now")
+
+
+@pytest.mark.postgresql
+async def test_a_role_that_may_not_see_the_connections_of_others_is_told_what_it_may(
+    service: ServiceFactory, postgres: PostgresServer
+) -> None:
+    async with service() as one:
+        url = one.store.settings["store.url"]
+        postgres.run(url, "CREATE ROLE watcher LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO watcher")
+        try:
+            await until(lambda: _renewing(postgres, url), "its lease is renewed")
+            _, report = doctor(one.state_dir, LANEWAY_STORE__URL=url.replace("laneway@", "watcher@"))
+            check(report, "lease", "ok", f"process {one.pid}", "this role may see no more")
+        finally:
+            postgres.run(url, "DROP OWNED BY watcher; DROP ROLE watcher")
+
+
+@pytest.mark.parametrize(
+    ("servers", "take", "why"),
+    [
+        (1, "last", "two connections were answered by one process"),
+        (2, "last", "two connections were answered by one process"),
+        (3, "longest", "one connection was answered by several processes"),
+    ],
+)
+async def test_a_pooler_in_transaction_mode_is_warned_of(
+    postgres: PostgresServer, tmp_path: Path, servers: int, take: Next, why: str
+) -> None:
+    database = PostgresDatabase(postgres)
+    async with PgPooler(postgres.socket, servers=servers, take=take) as pooler:
+        url = pooler.url(database.url)
+        _, report = await asyncio.to_thread(doctor, tmp_path / "state", LANEWAY_STORE__URL=url)
+    check(report, "database", "warning", "a pooler in transaction mode", why, "session mode")
+    assert not [found for found in report["database"] if "settings" in found["text"]], report
+    database.drop()
+
+
+async def test_a_statement_that_a_pooler_kept_of_another_process_is_told_as_that(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    database = PostgresDatabase(postgres)
+    async with PgPooler(postgres.socket, servers=1) as pooler:
+        url = pooler.url(database.url)
+        for _ in range(2):
+            _, report = await asyncio.to_thread(doctor, tmp_path / "state", LANEWAY_STORE__URL=url)
+    check(report, "database", "problem", "already exists", "session mode")
+    database.drop()
+
+
+@pytest.mark.parametrize("settings", [True, False])
+async def test_one_that_passes_on_whole_connections_is_not_but_settings_that_are_lost_are(
+    postgres: PostgresServer, tmp_path: Path, settings: bool
+) -> None:
+    database = PostgresDatabase(postgres)
+    between = (
+        PgProxy(postgres.socket, lambda: None) if settings else PgPooler(postgres.socket, servers=2, settings=False)
+    )
+    async with between:
+        url = between.url(database.url)
+        _, report = await asyncio.to_thread(doctor, tmp_path / "state", LANEWAY_STORE__URL=url)
+    told = [
+        found["text"] for found in report["database"] if found["level"] == "warning" and "fsync" not in found["text"]
+    ]
+    if settings:
+        assert told == []
+    else:
+        check(
+            report,
+            "database",
+            "warning",
+            "does not pass on the settings",
+            "lock_timeout, statement_timeout",
+            "on the role",
+        )
+    database.drop()

@@ -118,7 +118,7 @@ async def test_a_reader_in_the_middle_of_a_run_that_goes_is_told_so(
     service: ServiceFactory, model: ModelServer
 ) -> None:
     """It is behind by far more than any buffer, so what it has not read can only come from the log."""
-    model.on("a flood", [text(*["0123456789abcdef" * 6000] * 200), finish(), done()])
+    model.on("a flood", [text(*["0123456789abcdef" * 6000] * 100), finish(), done()])
     async with service() as one:
         run_id = await one.run("a flood [s:a]", "a")
         await one.ended(run_id)
@@ -135,13 +135,15 @@ async def test_a_reader_in_the_middle_of_a_run_that_goes_is_told_so(
 async def test_a_key_that_is_posted_again_while_its_run_goes_is_one_run(service: ServiceFactory) -> None:
     """Whatever the order of the two: the same run as before, or a new one; never a key without a run."""
     async with service() as one:
-        for number in range(15):
-            first = await one.run(f"hello {number} [s:a]", "a", key=f"key-{number}")
+        firsts = [await one.run(f"hello {number} [s:a]", "a", key=f"key-{number}") for number in range(15)]
+        for first in firsts:
             await one.ended(first)
-            await folded(one, first)
+        await folded(one, *firsts)
+        for number, first in enumerate(firsts):
+            ended_at = one.query("SELECT ended_at FROM run WHERE id = ?", first)[0]["ended_at"]
             again, _ = await asyncio.gather(
                 one.run(f"hello {number} [s:a]", "a", key=f"key-{number}"),
-                asyncio.to_thread(one.store.step, partial(remove_runs, before_ms=10**15)),
+                asyncio.to_thread(one.store.step, partial(remove_runs, before_ms=ended_at)),
             )
             kept = one.query("SELECT run_id FROM idem WHERE key = ?", f"key-{number}")
             assert again == first or kept == [{"run_id": again}]

@@ -113,7 +113,7 @@ async def test_a_server_that_restarts_under_way_costs_no_run(tmp_path: Path, mod
     with PostgresServer() as server:
         factory = ServiceFactory(tmp_path, model, lambda: PostgresDatabase(server))
         model.on("go on", [role(), text("before "), hold("restart"), text("after"), finish(), done()])
-        async with factory({"limits.accept_wait_ms": 300}) as one:
+        async with factory({"limits.accept_wait_ms": 1000}) as one:
             run_id = await one.run("go on", "restart")
             follower = one.follow(run_id).start()
             await follower.until(lambda event: event.payload.get("delta") == "before ")

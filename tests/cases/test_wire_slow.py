@@ -134,7 +134,8 @@ async def test_heartbeats_move_the_cursor_past_what_is_filtered(service: Service
         stream.close()
         one.model.release("beats")
         async with await one.stream(run_id, last_event_id=beat.id, streams="lifecycle") as rest:
-            phases = [event.phase for event in await rest.collect_until_done()]
+            told = await rest.collect_until_done()
+        phases = [event.phase for event in told if event.event != "heartbeat"]
         assert phases == [None, "end", None]
         await all_of_it.collect_until_done()
         all_of_it.close()

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import sqlite3
-import sys
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 
 import pytest
 
-from tests.kit.environment import clean_environ
 from tests.kit.gauges import until
 from tests.kit.invariants import check_invariants
 from tests.kit.lock_holder import LockHolder
 from tests.kit.model_server import hold, reply_calls, reply_text
 from tests.kit.rules import check_run
 from tests.kit.service import ProbeService, Service, ServiceFactory
+from tests.kit.starting import Command, Ended
 
 LIMIT = "session.write_lock.acquire_timeout_ms"
 USUAL = "LANEWAY_SESSION__WRITE_LOCK__ACQUIRE_TIMEOUT_MS"
@@ -28,31 +25,16 @@ SECOND = "LANEWAY_SESSION_WRITE_LOCK_ACQUIRE_TIMEOUT_MS"
 pytestmark = pytest.mark.sqlite
 
 
-@dataclass(frozen=True)
-class Printed:
-    code: int
-    out: str
-    err: str
-
-
-async def started(
-    one: Service, key: str, text: str, *more: str, environ: Mapping[str, str] | None = None
-) -> asyncio.subprocess.Process:
+def started(
+    one: Service, key: str, text: str, *, given: bytes = b"", environ: Mapping[str, str] | None = None
+) -> Command:
     """`laneway sessions note --local` on the state of a service."""
-    given = {**clean_environ(os.environ), "LANEWAY_STATE_DIR": str(one.state_dir), **(environ or {})}
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app.cli", "sessions", "note", key, *more, "--local", "--", text, env=given,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    full = {"LANEWAY_STATE_DIR": str(one.state_dir), **(environ or {})}
+    return Command("sessions", "note", key, "--local", "--", text, environ=full, stdin=given)
 
 
-async def ended(process: asyncio.subprocess.Process, given: bytes = b"") -> Printed:
-    out, err = await asyncio.wait_for(process.communicate(given), 90)
-    return Printed(process.returncode or 0, out.decode(), err.decode())
-
-
-async def note(one: Service, key: str, text: str, *, given: bytes = b"", **environ: str) -> Printed:
-    return await ended(await started(one, key, text, environ=environ), given)
+async def note(one: Service, key: str, text: str, *, given: bytes = b"", **environ: str) -> Ended:
+    return await started(one, key, text, given=given, environ=environ).until_ended()
 
 
 async def said(one: Service, key: str) -> list[tuple[str, str, str]]:
@@ -101,14 +83,14 @@ async def test_a_note_waits_for_a_run_and_never_stands_between_a_call_and_its_re
     call = reply_calls(("c", "probe", {"marker": key, "seconds": 600}))
     one.model.on(f"[s:{key}]", call, reply_text("never"))
     run_id = await one.run(f"hello [s:{key}]", key)
-    waiting = [await started(one, key, f"note {number}") for number in range(2)]
+    waiting = [started(one, key, f"note {number}") for number in range(2)]
     await until(lambda: any(line.marker == key for line in one.probes()), "the tool is at work")
     early = await note(one, key, "too early", **{USUAL: "0"})
     assert early.code == 1 and f"run {run_id} is under way" in early.err, early
-    assert [process.returncode for process in waiting] == [None, None]
+    assert all(process.alive for process in waiting)
     await one.abort(run_id)
     assert (await one.ended(run_id))["status"] == "cancelled"
-    assert [(await ended(process)).code for process in waiting] == [0, 0]
+    assert [(await process.until_ended()).code for process in waiting] == [0, 0]
     kinds = [(kind, role) for kind, role, _ in await said(one, key)]
     assert kinds[-3:] == [("message", "tool"), ("note", "assistant"), ("note", "assistant")], kinds
     check_invariants(one)
@@ -191,11 +173,11 @@ async def test_a_database_that_another_program_writes_is_waited_for(short: Servi
         raw.execute("BEGIN IMMEDIATE")
         refused = await note(one, "foreign", "late", **{USUAL: "300"})
         assert refused.code == 1 and "busy with other writes" in refused.err, refused
-        waiting = await started(one, "foreign", "in time")
+        waiting = started(one, "foreign", "in time")
         assert (await note(one, "foreign", "late", **{USUAL: "300"})).code == 1
-        assert waiting.returncode is None
+        assert waiting.alive
         raw.execute("ROLLBACK")
-    assert (await ended(waiting)).code == 0
+    assert (await waiting.until_ended()).code == 0
     assert [kind for kind, _, _ in await said(one, "foreign")] == ["message", "message", "note"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.faults import Point
 from tests.crash.load import Load
-from tests.kit.model_server import ModelServer, Request, done, finish, pause, text
+from tests.kit.model_server import ModelServer, Request, done, finish, hold, pause, reply_text, text
 from tests.kit.service import ServiceFactory
 
 KILLED = -signal.SIGKILL
@@ -78,13 +78,16 @@ async def test_nothing_is_lost_or_doubled_by_kills(service: ServiceFactory, mode
 
 async def test_a_kill_with_the_reserve_of_numbers_nearly_used_up(service: ServiceFactory, model: ModelServer) -> None:
     """The store is held up, so deltas run ahead of it: up to the reserve and no further, and the jump is named."""
-    model.default(lambda _: [text(*[f"{number} " for number in range(2500)], delay_s=0.001), finish(), done()])
+    words = [f"{number} " for number in range(6_000)]  # far more than the reserve: what arrives together is one delta
+    long = [text("begun "), hold("the lock"), text(*words, delay_s=0.001), finish(), done()]
+    model.on("message", long, reply_text("a short one"))
     one = service(faults=f"{Point.BLOCK_NEARLY_USED.value}=kill@1")
     await one.up()
     load = Load(one)
     load.start(sessions=1)
-    await model.until(lambda: model.in_flight.total() > 0, "a model request")
+    await model.until_held("the lock")
     with one.store.locked():
+        model.release("the lock")
         assert await one.until_exit() == KILLED
     await one.up()
     await load.finish()

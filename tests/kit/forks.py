@@ -12,11 +12,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.kit import stepped_clock
 from tests.kit.environment import clean_environ
 from tests.kit.warm import PROGRAMS
 
 _LOADED_WITHIN_S = 120.0
-_OWN = ("LANEWAY_", "PROBE_LOG", "PYTEST_")
+_OWN = ("LANEWAY_", "PROBE_LOG", "PYTEST_", stepped_clock.VARIABLE)
 """Beginnings of the variables that only what is started reads, or nothing at all."""
 
 
@@ -41,9 +42,12 @@ class Forks:
         known = len(arguments) > 1 and arguments[0] == "-m" and arguments[1] in PROGRAMS
         return known and _inherited(environ) == _inherited(clean_environ(os.environ))
 
-    def start(self, arguments: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> Fork:
-        """What `serve` says yes to, with its output at the end of `log`."""
-        order = {"argv": list(arguments), "environ": dict(environ), "folder": str(folder), "log": str(log)}
+    def start(
+        self, arguments: Sequence[str], environ: Mapping[str, str], folder: Path, files: tuple[Path, Path, Path]
+    ) -> Fork:
+        """What `serve` says yes to. It reads the first of the files, and writes at the ends of the others."""
+        order = {"argv": list(arguments), "environ": dict(environ), "folder": str(folder)}
+        order["files"] = [str(path) for path in files]
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()

@@ -1,7 +1,7 @@
 """The process under test: started, watched by its output, stopped by its own id, and never left behind.
 
-Output goes to a file, so nothing blocks on a pipe. A guard in front of the program asks the kernel to kill it
-when the thread that started it ends, so start it from the main thread.
+Output goes to a file, so nothing blocks on a pipe; standard error too, or to a file of its own. A guard in front of
+the program asks the kernel to kill it when the thread that started it ends, so start it from the main thread.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from tests.kit import stepped_clock
 from tests.kit.forks import Fork, Forks
 
 _READY = re.compile(r"^Laneway ready on (http://\S+)$", re.MULTILINE)
@@ -37,21 +38,32 @@ class StartFailed(AssertionError):
 class Process:
     """One life of the program. `address` is set once it is ready."""
 
-    def __init__(self, arguments: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> None:
+    def __init__(  # noqa: PLR0913
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        *,
+        errors: Path | None = None,
+        stdin: Path = Path(os.devnull),
+    ) -> None:
         self.address = ""
         self._log = log
-        with log.open("ab") as output:
+        with log.open("ab") as output, (errors or log).open("ab") as second, stdin.open("rb") as given:
             self._log_from = output.tell()
             if _is_main_thread() and Forks.serve(arguments, environ):
-                self._child: subprocess.Popen[bytes] | Fork = _forks().start(arguments, environ, folder, log)
+                files = (stdin, log, errors or log)
+                self._child: subprocess.Popen[bytes] | Fork = _forks().start(arguments, environ, folder, files)
             else:
+                assert stepped_clock.VARIABLE not in environ, "only what is forked has a clock that can be set"
                 self._child = subprocess.Popen(
                     [*_guard(), sys.executable, *arguments],
                     cwd=folder,
                     env=dict(environ),
-                    stdin=subprocess.DEVNULL,
+                    stdin=given,
                     stdout=output,
-                    stderr=subprocess.STDOUT,
+                    stderr=second,
                     start_new_session=True,
                 )
         self.pid = self._child.pid

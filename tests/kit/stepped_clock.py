@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-PATCH = '''
-"""Loaded by the service under test when it starts: its wall clock is off by the milliseconds in a file."""
-import os, time
-_real, _path = time.time_ns, os.environ["STEPPED_CLOCK"]
-def _stepped():
-    with open(_path) as file:
-        return _real() + int(file.read() or 0) * 1_000_000
-time.time_ns = _stepped
-'''
+VARIABLE = "STEPPED_CLOCK"
+
+
+def install(path: str) -> None:
+    """In the service under test, before it begins: its wall clock is off by the milliseconds in a file."""
+    real = time.time_ns
+
+    def stepped() -> int:
+        with Path(path).open() as file:
+            return real() + int(file.read() or 0) * 1_000_000
+
+    time.time_ns = stepped
 
 
 class SteppedClock:
-    """A wall clock that the test can set, for services started with `environ`."""
+    """A wall clock that the test can set, for services started with `environ`; only those that are forked have it."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
         self._offset = folder / "offset"
         self._offset_ms = 0
-        (folder / "sitecustomize.py").write_text(PATCH)
         self.step_back(0)
-        paths = f"{folder}:{Path(__file__).resolve().parents[2]}"
-        self.environ = {"PYTHONPATH": paths, "STEPPED_CLOCK": str(self._offset)}
+        self.environ = {VARIABLE: str(self._offset)}
 
     def step_on(self, days: float) -> None:
         """From now on it is so much later than it was."""

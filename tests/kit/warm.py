@@ -1,8 +1,9 @@
 """A process that has loaded the service and forks one on order, so that a start does not pay for the imports again.
 
 Run as `python -m tests.kit.warm`. Orders come on standard input, one JSON object a line: `argv` (what stands behind
-`python`), `environ`, `folder`, `log`. It answers on standard output, one line each: `started PID` to an order, and
-`ended PID CODE` when a child has (minus the signal's number when it was killed). Its children die with it.
+`python`), `environ`, `folder`, and the `files` to read from, to print to, and for errors. It answers on standard
+output, one line each: `started PID` to an order, and `ended PID CODE` when a child has (minus the signal's number when
+it was killed). Its children die with it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from tests.kit import stepped_clock
+
 PROGRAMS = {"app.cli": "app.cli.main", "tests.kit.tool_service": "tests.kit.tool_service"}
 """What can be run, and the module whose `main` it is."""
 
 _LOADED = (
     *PROGRAMS.values(),
     *("app.cli.serve", "app.main", "app.assembly", "app.store.postgres", "uvloop", "httptools"),
+    *("app.cli.audit", "app.cli.doctor", "app.cli.migrate", "app.cli.runs", "app.cli.sessions"),
     *("app.providers.client", "app.providers.stream", "app.providers.rehearsal", "app.providers.openai_vendor"),
 )
 _PR_SET_PDEATHSIG = 1
@@ -82,11 +86,11 @@ def _prepared(order: dict[str, Any], parent: int) -> Callable[[], None]:
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environ"])
-    output = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
+    for target, path in enumerate(order["files"]):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT if target else os.O_RDONLY), target)
     os.closerange(3, 1024)
+    if stepped_clock.VARIABLE in os.environ:
+        stepped_clock.install(os.environ[stepped_clock.VARIABLE])
     module = PROGRAMS[order["argv"][1]]
     sys.argv = [module, *order["argv"][2:]]
     return import_module(module).main  # type: ignore[no-any-return]
