@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, update
 
 from app.domain.message import Message
 from app.store import tables as t
@@ -44,18 +44,22 @@ _claimed = (
         t.session.c.transcript_id == bindparam("b_transcript"),
     )
     .values(next_entry=t.session.c.next_entry + bindparam("b_count"))
+    .returning(t.session.c.next_entry)
 )
 _locked = (
     update(t.session)
     .where(t.session.c.id == bindparam("b_session"), t.session.c.transcript_id == bindparam("b_transcript"))
     .values(next_entry=t.session.c.next_entry + bindparam("b_count"))
+    .returning(t.session.c.next_entry)
 )
-_next_entry = select(t.session.c.next_entry).where(t.session.c.id == bindparam("b_session"))
 _insert_entries = insert(t.transcript)
 
 
-def check_claim(conn: Connection, claim: Claim, *, entries: int = 0) -> None:
-    """G3, which also gives out the numbers of so many entries. Raises ClaimLost when it was taken over or reset."""
+def check_claim(conn: Connection, claim: Claim, *, entries: int = 0) -> int:
+    """G3, which also gives out the numbers of so many entries. Returns the first of them.
+
+    Raises ClaimLost when the claim was taken over or the transcript was reset.
+    """
     where = {
         "b_session": claim.session_id,
         "b_run": claim.run_id,
@@ -63,27 +67,30 @@ def check_claim(conn: Connection, claim: Claim, *, entries: int = 0) -> None:
         "b_transcript": claim.transcript_id,
         "b_count": entries,
     }
-    if conn.execute(_claimed, where).rowcount == 0:
+    following = conn.execute(_claimed, where).scalar_one_or_none()
+    if following is None:
         raise ClaimLost
+    return int(following) - entries
 
 
 def append_entries(conn: Connection, claim: Claim, entries: list[Entry]) -> int:
     """G3, then the rows. Returns the number of the first one. Raises ClaimLost."""
-    check_claim(conn, claim, entries=len(entries))
-    return _put(conn, claim.session_id, claim.transcript_id, claim.run_id, claim.attempt, entries)
+    first_no = check_claim(conn, claim, entries=len(entries))
+    _put(conn, claim.transcript_id, first_no, claim.run_id, claim.attempt, entries)
+    return first_no
 
 
 def append_by_proxy(conn: Connection, session: Any, run: Any, entries: list[Entry]) -> None:
     """For a run that nobody executes, by the holder of its session's lock. A transcript that was reset stays closed."""
     where = {"b_session": session["id"], "b_transcript": run["transcript_id"], "b_count": len(entries)}
-    if conn.execute(_locked, where).rowcount:
-        _put(conn, session["id"], run["transcript_id"], run["id"], run["attempt"], entries)
+    following = conn.execute(_locked, where).scalar_one_or_none()
+    if following is not None:
+        _put(conn, run["transcript_id"], int(following) - len(entries), run["id"], run["attempt"], entries)
 
 
 def _put(  # noqa: PLR0913
-    conn: Connection, session_id: str, transcript_id: str, run_id: str, attempt: int, entries: list[Entry]
-) -> int:
-    first_no = int(conn.execute(_next_entry, {"b_session": session_id}).scalar_one()) - len(entries)
+    conn: Connection, transcript_id: str, first_no: int, run_id: str, attempt: int, entries: list[Entry]
+) -> None:
     conn.execute(
         _insert_entries,
         [
@@ -103,7 +110,6 @@ def _put(  # noqa: PLR0913
             for place, entry in enumerate(entries)
         ],
     )
-    return first_no
 
 
 def message_text(message: Message) -> str:

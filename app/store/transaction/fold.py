@@ -107,9 +107,12 @@ def fold(  # noqa: PLR0913
     kept in the end, the newest; 0: all. `lender`: of this run, for several calls in one step of the store.
     """
     lender = lender or Lender(conn, run_id)
-    if place == BEGIN:
-        return BEGIN if _empty(conn, run_id) else FoldPlace(0)
     rows = conn.execute(_page, {"b_run": run_id, "b_after": place.after}).mappings().all()
+    if place == BEGIN:
+        is_all = len(rows) < PAGE_ROWS
+        if not is_all or any('"phase":"reset"' in row["payload"] for row in rows):
+            return BEGIN if _empty(conn, run_id) else FoldPlace(0)
+        place = FoldPlace(0)
     deltas = [_delta(row) for row in rows]
     found = stretch(deltas, bytes_max)
     if found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from app.clock import rfc3339
 from app.domain import event as ev
@@ -59,8 +59,9 @@ class Settled:
 
 
 _lock_session = select(t.session).where(t.session.c.id == bindparam("b_id")).with_for_update()
+_calls_at = select(func.max(t.tool_call.c.entry_no)).where(t.tool_call.c.run_id == t.run.c.id).scalar_subquery()
 _lock_run = (
-    select(t.run)
+    select(t.run, _calls_at.label("calls_at"))
     .where(t.run.c.id == bindparam("b_id"), t.run.c.attempt == bindparam("b_attempt"), t.run.c.status == "running")
     .with_for_update()
 )
@@ -90,7 +91,10 @@ def settle(conn: Connection, work: Settlement, token: int, taker: Taker) -> Sett
     outcome = aborted(run["abort_code"]) if stopped else work.outcome
     who = identity(session, run)
     by_intent = outcome.status in (RunStatus.CANCELLED, RunStatus.TIMED_OUT)
-    results, told_calls = give_up_calls(conn, run, Known(who, taker.now_ms, taker.ids), stopped=by_intent)
+    results: list[Message] = []
+    told_calls: list[ev.Told] = []
+    if run["calls_at"] is not None:
+        results, told_calls = give_up_calls(conn, run, Known(who, taker.now_ms, taker.ids), stopped=by_intent)
     final = _append_last(conn, work, results, taker, stopped=stopped)
     ended_at = max(taker.now_ms, run["started_at"])
     told = _closing_events(work, told_calls, final, outcome, run, ended_at, taker.now_ms)
