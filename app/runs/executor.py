@@ -128,8 +128,7 @@ class Executor:
     async def execute(self, attempt: Attempt) -> Taken | Left:
         """One attempt from its take to its settle; returns the lane's next. Raises StoreClosed when the store goes."""
         around = self._around
-        execution = Execution(attempt)
-        self._executions[attempt.run_id] = execution
+        execution = self._in_hand(attempt)
         recorder = Recorder(
             attempt,
             around.store,
@@ -149,7 +148,14 @@ class Executor:
             return Left("fenced")
         finally:
             recorder.close()
-            del self._executions[attempt.run_id]
+            if self._executions.get(attempt.run_id) is execution:
+                del self._executions[attempt.run_id]
+
+    def _in_hand(self, attempt: Attempt) -> Execution:
+        execution = self._executions.get(attempt.run_id)
+        if execution is None or execution.attempt is not attempt:
+            execution = self._executions[attempt.run_id] = Execution(attempt)
+        return execution
 
     async def _work(self, execution: Execution, recorder: Recorder) -> TurnEnd | None:
         """The turn under its limit; how it ended by itself, or None when it was stopped (`execution.reason`)."""
@@ -339,7 +345,12 @@ class Executor:
         self._around.lanes.wake(settled.wakes)
 
     def tell_taken(self, taken: Taken | Left) -> None:
-        """After the COMMIT of a take: tell what it made known. Events of several runs may be among them."""
+        """After the COMMIT of a take: tell what it made known. Events of several runs may be among them.
+
+        The run can be asked to stop from here on: an abort may be the next COMMIT.
+        """
+        if isinstance(taken, Taken):
+            self._in_hand(taken.attempt)
         for event in taken.told:
             self._around.tail.tell((event,))
         self._around.lanes.wake(taken.wakes)
