@@ -20,7 +20,8 @@ class CuttableConnection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._lost = asyncio.Event()
+        self._is_lost = False
+        self._cutting: asyncio.Future[None] | None = None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -28,11 +29,15 @@ class CuttableConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._lost.set()
+        self._is_lost = True
+        if self._cutting is not None and not self._cutting.done():
+            self._cutting.set_result(None)
 
     async def _cut(self) -> None:
         """Returns when it is gone."""
         if not self.transport.is_closing():
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self._cutting = asyncio.get_running_loop().create_future()
         self.transport.abort()
-        await self._lost.wait()
+        if not self._is_lost:
+            await self._cutting

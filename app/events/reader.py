@@ -60,21 +60,23 @@ class EventReader:
         closes its streams, Quiet.LOST when what comes next is not kept any more. `place.cursor` moves with the events.
         """
         looked = -1  # the version at which the log was read to its end
+        page: list[Event] | None
         while True:
             version = watch.version()
             batch = watch.after(place.cursor)
             if batch is None or (batch and not batch[0].follows(place.cursor)):
-                page: list[Event] | None = [] if looked == version else await self._page(run_id, place.cursor)
+                page = [] if looked == version else await self._page(run_id, place.cursor)
                 if page is None or (page and not page[0].follows(place.cursor)):
                     yield Quiet.LOST
                     return
                 batch = page
                 looked = version if is_whole(batch) else -1
             ready = _contiguous(batch, place.cursor)
+            page = None  # a reader that waits must not hold what it has read
             if ready:
-                place.cursor = ready[-1].seq
+                place.cursor, is_last = ready[-1].seq, ready[-1].terminal
                 yield ready
-                if ready[-1].terminal:
+                if is_last:
                     return
                 continue
             if self._tail.closing:

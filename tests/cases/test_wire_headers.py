@@ -9,7 +9,7 @@ import pytest
 from tests.kit.client import API
 from tests.kit.gauges import until_quiet
 from tests.kit.model_server import done, finish, hold, text
-from tests.kit.raw import exchange, head
+from tests.kit.raw import exchange, exchanges, head
 from tests.kit.rules import check_case
 from tests.kit.service import Service
 from tests.kit.sse import check_stream
@@ -75,10 +75,11 @@ async def test_a_stream_is_one_answer_of_one_connection(shared_service: Service)
     run_id = await shared_service.run("x", "headers-again")
     await shared_service.ended(run_id)
     path = f"{API}/runs/{run_id}/events"
-    twice = head("GET", path, [("Accept", "text/event-stream")]) + head("GET", f"{API}/runs/{run_id}")
-    first = await exchange(shared_service.address, twice)
+    twice = [head("GET", path, [("Accept", "text/event-stream")]), head("GET", f"{API}/runs/{run_id}")]
+    first, second = await exchanges(shared_service.address, twice)
     assert first.status == 200 and first.headers.get("connection", "keep-alive") == "keep-alive"
     last = (await shared_service.record(run_id))["lastSeq"]
+    assert second.status == 200 and second.body["lastSeq"] == last
     for query in (f"?after={last + 1}", f"?after={last + 1}&streams=tool", f"?after={last + 1}&format=message"):
         answer = await exchange(shared_service.address, head("GET", path + query))
         assert answer.status == 204 and answer.headers.get("content-length", "0") == "0"

@@ -1,6 +1,6 @@
 """HTTP by hand: requests that no client library would send, and clients that leave in the middle.
 
-`exchange` sends bytes as they are and reads one answer; `leave` sends bytes and goes, without reading.
+`exchange` sends bytes as they are and reads one answer, `exchanges` several; `leave` sends bytes and goes unread.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httptools
@@ -47,26 +48,27 @@ def chunks(pieces: Iterable[bytes]) -> bytes:
 
 async def exchange(address: str, data: bytes, *, timeout_s: float = 30.0) -> Answer:
     """Send these bytes to a real service, read one answer. AssertionError when the connection ends first."""
+    return (await exchanges(address, [data], timeout_s=timeout_s))[0]
+
+
+async def exchanges(address: str, requests: Sequence[bytes], *, timeout_s: float = 30.0) -> list[Answer]:
+    """Send requests at once over one connection, read an answer of each."""
     parts = urlsplit(address)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    answer = _Answer()
-    parser = httptools.HttpResponseParser(answer)
-    sending = asyncio.create_task(_send(writer, data))
+    answers = _Answers()
+    parser = answers.parser = httptools.HttpResponseParser(answers)
+    sending = asyncio.create_task(_send(writer, b"".join(requests)))
     try:
         async with asyncio.timeout(timeout_s):
-            while not answer.complete and (piece := await reader.read(65536)):
+            while len(answers.whole) < len(requests) and (piece := await reader.read(65536)):
                 parser.feed_data(piece)
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         writer.transport.abort()
-    assert answer.complete, f"the connection ended inside the answer: {bytes(answer.body)!r:.200}"
-    _described(data, parser.get_status_code(), answer)
-    try:
-        body = orjson.loads(answer.body)
-    except orjson.JSONDecodeError:
-        body = None
-    return Answer(parser.get_status_code(), body, answer.headers)
+    left = bytes(answers.last.body)
+    assert len(answers.whole) == len(requests), f"the connection ended inside an answer: {left!r:.200}"
+    return [_checked(data, raw) for data, raw in zip(requests, answers.whole, strict=True)]
 
 
 async def leave(address: str, data: bytes, how: Leaving = "close", *, after_head: bool = False) -> socket.socket | None:
@@ -101,31 +103,50 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
         await writer.drain()
 
 
-def _described(data: bytes, status: int, answer: _Answer) -> None:
-    """The document has to have this answer. Of a stream the head alone is looked at."""
+@dataclass
+class _Raw:
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+
+
+def _checked(data: bytes, raw: _Raw) -> Answer:
+    """The answer, which the document has to have. Of a stream the head alone is looked at."""
     method, target, *_ = data.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     asked = contract.expect(method, target)
-    asked.begun(status, answer.headers)
-    if not answer.headers.get("content-type", "").startswith(contract.EVENT_STREAM):
-        asked.body(bytes(answer.body))
+    asked.begun(raw.status, raw.headers)
+    if not raw.headers.get("content-type", "").startswith(contract.EVENT_STREAM):
+        asked.body(bytes(raw.body))
+    try:
+        body = orjson.loads(raw.body)
+    except orjson.JSONDecodeError:
+        body = None
+    return Answer(raw.status, body, raw.headers)
 
 
-class _Answer:
+class _Answers:
     """What the parser calls."""
 
+    parser: Any
+
     def __init__(self) -> None:
-        self.headers: dict[str, str] = {}
-        self.body = bytearray()
-        self.complete = False
+        self.last = _Raw()
+        self.whole: list[_Raw] = []
+
+    def on_message_begin(self) -> None:
+        self.last = _Raw()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self.last.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.last.status = self.parser.get_status_code()
 
     def on_body(self, data: bytes) -> None:
-        self.body += data
+        self.last.body += data
 
     def on_message_complete(self) -> None:
-        self.complete = True
+        self.whole.append(self.last)
 
 
-__all__ = ["Answer", "Leaving", "chunks", "exchange", "head", "json_request", "leave"]
+__all__ = ["Answer", "Leaving", "chunks", "exchange", "exchanges", "head", "json_request", "leave"]
